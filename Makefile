@@ -1,0 +1,32 @@
+# Everything runs from a fresh clone with Python, pip and make: the environment is made on first use.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: demo test test-slow check format clean
+
+demo: .venv/installed
+	$(BIN)/qll demo
+
+test: .venv/installed
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow"
+
+test-slow: .venv/installed
+	$(BIN)/python -m pytest -m slow
+
+check: .venv/installed
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(MAKE) test
+
+format: .venv/installed
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+.venv/installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+clean:
+	rm -rf .venv build .pytest_cache .mypy_cache .ruff_cache .hypothesis
