@@ -1,0 +1,144 @@
+"""A block of accumulators as one numba type: see ``qll.kernels.simd`` for what there is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.core.extending import intrinsic
+
+from qll.kernels.simd import (
+    LANES,
+    VECTOR,
+    TileType,
+    address_of,
+    call_intrinsic,
+    is_floats,
+    read_vector,
+    splat,
+    write_vector,
+    zero_vector,
+)
+
+
+def _height(literal: Any) -> int | None:
+    return literal.literal_value if isinstance(literal, types.IntegerLiteral) else None
+
+
+def _index(number: int) -> Any:
+    return ir.Constant(ir.IntType(64), number)
+
+
+def _gather(builder: Any, vectors: list[Any]) -> Any:
+    tile = ir.Constant(ir.ArrayType(VECTOR, len(vectors)), ir.Undefined)
+    for position, vector in enumerate(vectors):
+        tile = builder.insert_value(tile, vector, position)
+    return tile
+
+
+@intrinsic(prefer_literal=True)
+def tile_zero(typingctx: Any, height: Any) -> Any:
+    rows = _height(height)
+    if rows is None:
+        return None
+
+    def code(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        return _gather(builder, [zero_vector()] * rows)
+
+    return TileType(rows)(height), code
+
+
+@intrinsic(prefer_literal=True)
+def tile_broadcast(typingctx: Any, height: Any, array: Any, offset: Any) -> Any:
+    rows = _height(height)
+    if rows is None or not is_floats(array):
+        return None
+
+    def code(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        first = address_of(context, builder, sig.args[1], args[1], args[2])
+        numbers = (builder.load(builder.gep(first, [_index(t)])) for t in range(rows))
+        return _gather(builder, [splat(builder, number) for number in numbers])
+
+    return TileType(rows)(height, array, types.intp), code
+
+
+@intrinsic(prefer_literal=True)
+def tile_load(typingctx: Any, height: Any, array: Any, offset: Any) -> Any:
+    rows = _height(height)
+    if rows is None or not is_floats(array):
+        return None
+
+    def code(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        first = address_of(context, builder, sig.args[1], args[1], args[2])
+        places = (builder.gep(first, [_index(t * LANES)]) for t in range(rows))
+        return _gather(builder, [read_vector(builder, place) for place in places])
+
+    return TileType(rows)(height, array, types.intp), code
+
+
+@intrinsic
+def tile_fma(typingctx: Any, tile: Any, vector: Any, array: Any, offset: Any) -> Any:
+    if not isinstance(tile, TileType) or not is_floats(array):
+        return None
+
+    def code(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        first = address_of(context, builder, sig.args[2], args[2], args[3])
+        rows = []
+        for t in range(tile.height):
+            weight = splat(builder, builder.load(builder.gep(first, [_index(t)])))
+            row = builder.extract_value(args[0], t)
+            rows.append(call_intrinsic(builder, "llvm.fmuladd", weight, args[1], row))
+        return _gather(builder, rows)
+
+    return tile(tile, vector, array, types.intp), code
+
+
+@intrinsic
+def tile_store(typingctx: Any, tile: Any, array: Any, offset: Any) -> Any:
+    if not isinstance(tile, TileType) or not is_floats(array):
+        return None
+
+    def code(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        first = address_of(context, builder, sig.args[1], args[1], args[2])
+        for t in range(tile.height):
+            row = builder.extract_value(args[0], t)
+            write_vector(builder, row, builder.gep(first, [_index(t * LANES)]))
+        return context.get_dummy_value()
+
+    return types.void(tile, array, types.intp), code
+
+
+@intrinsic
+def tile_relu(typingctx: Any, tile: Any) -> Any:
+    if not isinstance(tile, TileType):
+        return None
+
+    def code(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        rows = []
+        for t in range(tile.height):
+            row = builder.extract_value(args[0], t)
+            negative = builder.fcmp_ordered("<", row, zero_vector())
+            rows.append(builder.select(negative, zero_vector(), row))
+        return _gather(builder, rows)
+
+    return tile(tile), code
+
+
+@intrinsic
+def tile_gate(typingctx: Any, tile: Any, array: Any, offset: Any) -> Any:
+    if not isinstance(tile, TileType) or not is_floats(array):
+        return None
+
+    def code(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        first = address_of(context, builder, sig.args[1], args[1], args[2])
+        rows = []
+        for t in range(tile.height):
+            gate = read_vector(builder, builder.gep(first, [_index(t * LANES)]))
+            row = builder.extract_value(args[0], t)
+            rows.append(
+                builder.select(builder.fcmp_ordered(">", gate, zero_vector()), row, zero_vector())
+            )
+        return _gather(builder, rows)
+
+    return tile(tile, array, types.intp), code
