@@ -1,1 +1,9 @@
+"""Networks: ONNX files and torch modules read into one graph of affine and ReLU layers.
 
+Knows nothing of formulas. :func:`load` gives the handle that attacks, bounds and proofs share.
+"""
+
+from qll.networks.network import Network, load
+from qll.networks.relu_form import Layer, ReluForm
+
+__all__ = ["Layer", "Network", "ReluForm", "load"]

@@ -1,0 +1,67 @@
+"""Folding every affine run of a program: what remains is one layer for each ReLU and the output."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from qll.networks.matrices import Array, Matrix, add, identity, multiply, scale_rows
+from qll.networks.program import Affine, Program, Rectify
+from qll.networks.relu_form import Layer, ReluForm
+
+
+@dataclass(frozen=True, eq=False)
+class _Expression:
+    """A value as an affine function of the activations ``a_j``; None stands for the identity, so
+    that the first product after an activation costs nothing."""
+
+    blocks: dict[int, Matrix | None]
+    bias: Array
+
+
+def fold(program: Program) -> ReluForm:
+    size = program.widths[0]
+    values = [_Expression({0: None}, np.zeros(size))]
+    layers: list[Layer] = []
+    for step in program.steps:
+        if isinstance(step, Rectify):
+            layers.append(_layer(values[step.source]))
+            width = layers[-1].width
+            values.append(_Expression({len(layers): None}, np.zeros(width)))
+        else:
+            values.append(_apply(step, values))
+    layers.append(_layer(values[-1]))
+    return ReluForm(program.input_shape, tuple(layers))
+
+
+def _apply(step: Affine, values: list[_Expression]) -> _Expression:
+    bias = step.bias.copy()
+    blocks: dict[int, Matrix | None] = {}
+    for source, matrix in step.terms:
+        inner = values[source]
+        bias += matrix @ inner.bias
+        for index, block in inner.blocks.items():
+            product = matrix if block is None else multiply(matrix, block)
+            previous = blocks.get(index)
+            blocks[index] = product if previous is None else add(previous, product)
+    if step.divisor is not None:
+        inverse = 1.0 / step.divisor
+        bias = bias / step.divisor
+        blocks = {index: scale_rows(inverse, block) for index, block in blocks.items()}
+    return _Expression(blocks, bias)
+
+
+def _layer(value: _Expression) -> Layer:
+    width = value.bias.shape[0]
+    terms = []
+    for index, block in sorted(value.blocks.items()):
+        matrix = identity(width) if block is None else block
+        if _is_zero(matrix) and len(value.blocks) > 1:
+            continue
+        terms.append((index, matrix))
+    return Layer(value.bias, tuple(terms))
+
+
+def _is_zero(matrix: Matrix) -> bool:
+    return not (np.any(matrix) if isinstance(matrix, np.ndarray) else np.any(matrix.data))

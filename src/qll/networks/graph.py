@@ -1,0 +1,99 @@
+"""The op graph that both readers build and everything else starts from."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from qll.errors import NetworkError
+from qll.networks.layers import Layer, Normalise, Shape
+from qll.networks.matrices import Array
+from qll.networks.program import Program, ProgramBuilder
+from qll.networks.relu_form import normalisation_vectors
+
+MAX_TENSOR = 1 << 22  # entries of one activation; a proof over more is out of reach anyway
+
+
+@dataclass(frozen=True, eq=False)
+class Node:
+    name: str
+    layer: Layer
+    sources: tuple[int, ...]  # 0 is the input, i the i-th node
+    shape: Shape  # with the batch axis
+
+
+@dataclass(frozen=True, eq=False)
+class Graph:
+    """``input_shape`` has no batch axis; ``tensor_shape`` is the input tensor as the layers see it,
+    with one if the network has one."""
+
+    input_shape: Shape
+    tensor_shape: Shape
+    nodes: tuple[Node, ...]
+    output: int
+
+    @property
+    def output_shape(self) -> Shape:
+        return self.nodes[self.output - 1].shape if self.output else self.tensor_shape
+
+    @cached_property
+    def program(self) -> Program:
+        return self.lower(None)
+
+    def lower(self, normalisation: tuple[Array, Array] | None) -> Program:
+        """The primitive steps; with a normalisation, those of the network of raw input."""
+        builder = ProgramBuilder(math.prod(self.input_shape))
+        first = 0
+        if normalisation is not None:
+            mean, std = normalisation
+            first = Normalise(mean, std).lower(builder, [0], [mean.shape])
+        values = [first]
+        shapes = [self.tensor_shape]
+        for node in self.nodes:
+            operands = [values[source] for source in node.sources]
+            try:
+                values.append(
+                    node.layer.lower(builder, operands, [shapes[s] for s in node.sources])
+                )
+            except NetworkError as error:
+                raise error.at(f"node '{node.name}'") from error
+            shapes.append(node.shape)
+        return builder.finish(self.input_shape, values[self.output])
+
+    def normalised(self, mean: Array | float, std: Array | float) -> Program:
+        return self.lower(normalisation_vectors(self.input_shape, mean, std))
+
+
+class GraphBuilder:
+    def __init__(self, input_shape: Shape, tensor_shape: Shape) -> None:
+        check_tensor(tensor_shape, "input")
+        self.input_shape = input_shape
+        self.tensor_shape = tensor_shape
+        self.nodes: list[Node] = []
+
+    def shape(self, index: int) -> Shape:
+        return self.nodes[index - 1].shape if index else self.tensor_shape
+
+    def add(self, name: str, layer: Layer, sources: Sequence[int]) -> int:
+        try:
+            shape = layer.shape(*(self.shape(source) for source in sources))
+            check_tensor(shape, name)
+        except NetworkError as error:
+            raise error.at(f"node '{name}'") from error
+        self.nodes.append(Node(name, layer, tuple(sources), shape))
+        return len(self.nodes)
+
+    def finish(self, output: int) -> Graph:
+        return Graph(self.input_shape, self.tensor_shape, tuple(self.nodes), output)
+
+
+def check_tensor(shape: Shape, name: str) -> None:
+    if any(size < 1 for size in shape) or math.prod(shape) > MAX_TENSOR:
+        raise NetworkError(
+            f"the tensor '{name}' has a size we do not take",
+            expected=f"between 1 and {MAX_TENSOR:,} entries, every axis at least 1",
+            found=f"shape {shape}",
+            fix="check the network's input shape, or use a smaller network",
+        )

@@ -1,0 +1,137 @@
+"""Matrices that are dense or CSR, whichever is smaller, behind a handful of functions.
+
+A convolution as a matrix is nearly all zeros, a fully connected layer is not, and a product of the
+two is somewhere between: the choice is made by density, in one place.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qll.errors import MissingExtra, NetworkError
+
+Array: TypeAlias = NDArray[np.float64]
+Matrix: TypeAlias = Any  # NDArray[np.float64] or scipy.sparse.csr_matrix; scipy has no types here
+
+DENSE_FROM = 0.2  # share of non-zeros above which a dense product is both smaller and faster
+MAX_ENTRIES = (
+    1 << 27
+)  # 1 GiB of float64: more is a mistake or an attack, not a network we can prove
+
+
+def sparse() -> Any:
+    try:
+        import scipy.sparse
+    except ImportError as error:
+        raise MissingExtra.of("scipy", "fast", "reading a network into matrices") from error
+    return scipy.sparse
+
+
+def is_sparse(matrix: Matrix) -> bool:
+    return not isinstance(matrix, np.ndarray)
+
+
+def check_entries(entries: int, what: str) -> None:
+    """Refuse before the memory is taken, not after."""
+    if entries > MAX_ENTRIES:
+        raise NetworkError(
+            f"{what} needs a matrix that is too large",
+            expected=f"at most {MAX_ENTRIES:,} entries",
+            found=f"{entries:,}",
+            fix="use a smaller network or input",
+        )
+
+
+def csr(data: Array, rows: Any, columns: Any, shape: tuple[int, int]) -> Matrix:
+    matrix = sparse().csr_matrix((data, (rows, columns)), shape=shape)
+    matrix.sum_duplicates()
+    return matrix
+
+
+def identity(size: int) -> Matrix:
+    return sparse().identity(size, dtype=np.float64, format="csr")
+
+
+def diagonal(values: Array) -> Matrix:
+    return sparse().diags(values, format="csr", dtype=np.float64)
+
+
+def selection(indices: NDArray[np.int64], width: int) -> Matrix:
+    """Row ``i`` picks entry ``indices[i]`` of a vector of ``width``; a negative index picks none."""
+    rows = np.flatnonzero(indices >= 0)
+    return csr(np.ones(rows.size), rows, indices[rows], (indices.size, width))
+
+
+def compact(matrix: Matrix) -> Matrix:
+    """The same matrix, dense or CSR by density."""
+    rows, columns = matrix.shape
+    size = rows * columns
+    if is_sparse(matrix):
+        if size and matrix.nnz >= DENSE_FROM * size:
+            return np.ascontiguousarray(matrix.toarray())
+        return matrix.tocsr()
+    if size and np.count_nonzero(matrix) < DENSE_FROM * size:
+        return sparse().csr_matrix(matrix)
+    return np.ascontiguousarray(matrix)
+
+
+def multiply(left: Matrix, right: Matrix) -> Matrix:
+    """``left @ right``, compacted; the size of the result is bounded before it is computed."""
+    if is_sparse(left) and is_sparse(right):
+        row_sizes = np.diff(right.indptr)
+        check_entries(int(row_sizes[left.indices].sum()), "folding two affine layers")
+        return compact(left @ right)
+    check_entries(left.shape[0] * right.shape[1], "folding two affine layers")
+    return compact(np.asarray(left @ right))
+
+
+def add(left: Matrix, right: Matrix) -> Matrix:
+    total = left + right
+    return compact(np.asarray(total) if not is_sparse(left) or not is_sparse(right) else total)
+
+
+def scale_rows(factor: Array, matrix: Matrix) -> Matrix:
+    if is_sparse(matrix):
+        return (diagonal(factor) @ matrix).tocsr()
+    return factor[:, None] * matrix
+
+
+def scale_columns(matrix: Matrix, factor: Array) -> Matrix:
+    if is_sparse(matrix):
+        return (matrix @ diagonal(factor)).tocsr()
+    return matrix * factor[None, :]
+
+
+def absolute(matrix: Matrix) -> Matrix:
+    return abs(matrix)
+
+
+def longest_row(matrix: Matrix) -> int:
+    """The most non-zeros in one row: the length of the longest sum in a product."""
+    if not matrix.shape[0]:
+        return 0
+    return int(np.diff(matrix.indptr).max()) if is_sparse(matrix) else int(matrix.shape[1])
+
+
+def rows_of(matrix: Matrix) -> list[tuple[list[int], list[float]]]:
+    """Every row as (columns, values), for exact arithmetic in plain Python."""
+    if not is_sparse(matrix):
+        columns = list(range(matrix.shape[1]))
+        return [(columns, row) for row in matrix.tolist()]
+    starts, indices, data = matrix.indptr.tolist(), matrix.indices.tolist(), matrix.data.tolist()
+    return [(indices[a:b], data[a:b]) for a, b in zip(starts, starts[1:], strict=False)]
+
+
+def broadcast(*shapes: tuple[int, ...]) -> tuple[int, ...]:
+    try:
+        return np.broadcast_shapes(*shapes)
+    except ValueError as error:
+        raise NetworkError(
+            "two tensors of the network do not fit together",
+            expected="shapes that broadcast",
+            found=" and ".join(str(shape) for shape in shapes),
+            fix="check the shapes of the network's layers",
+        ) from error

@@ -1,0 +1,136 @@
+"""A network as a list of primitive steps on flattened vectors, holding the stored weights exactly.
+
+Every layer type lowers to three steps, so that the float64 replay, the rigorous enclosure, the
+rational evaluation and the folding each know three rules and nothing of convolutions. A step's
+numbers are the stored ones (float32 is a subset of float64) or small integers: nothing is rounded
+on the way in, which is why a quotient keeps its divisor apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+
+from qll.networks.matrices import Array, Matrix, diagonal, identity, selection
+
+
+@dataclass(frozen=True, eq=False)
+class Affine:
+    """``(bias + sum_j M_j v_j) / divisor``; no divisor means 1, no terms means a constant."""
+
+    terms: tuple[tuple[int, Matrix], ...]
+    bias: Array
+    divisor: Array | None = None
+
+    @property
+    def width(self) -> int:
+        return int(self.bias.shape[0])
+
+
+@dataclass(frozen=True)
+class Rectify:
+    """``max(v, 0)``, entry by entry."""
+
+    source: int
+
+
+Step: TypeAlias = Affine | Rectify
+
+
+@dataclass(frozen=True, eq=False)
+class Program:
+    """Value 0 is the flattened input; step ``i`` gives value ``i + 1``; the last is the output."""
+
+    input_shape: tuple[int, ...]
+    widths: tuple[int, ...]
+    steps: tuple[Step, ...]
+
+    def forward(self, x: Array) -> Array:
+        """(B, input size) -> (B, output size) in float64, without folding."""
+        values: list[Array] = [np.asarray(x, dtype=np.float64).T]
+        for step in self.steps:
+            if isinstance(step, Rectify):
+                values.append(np.maximum(values[step.source], 0.0))
+                continue
+            total = np.repeat(step.bias[:, None], values[0].shape[1], axis=1)
+            for source, matrix in step.terms:
+                total += matrix @ values[source]
+            values.append(total if step.divisor is None else total / step.divisor[:, None])
+        return values[-1].T
+
+
+class ProgramBuilder:
+    """Collects steps; the layer types call it. Values are referred to by index."""
+
+    def __init__(self, input_size: int) -> None:
+        self.widths: list[int] = [input_size]
+        self.steps: list[Step] = []
+
+    def affine(
+        self,
+        terms: Sequence[tuple[int, Matrix]],
+        bias: Array | None = None,
+        *,
+        divisor: Array | None = None,
+    ) -> int:
+        width = terms[0][1].shape[0] if bias is None else bias.shape[0]
+        if bias is None:
+            bias = np.zeros(width)
+        return self._append(Affine(tuple(terms), bias, divisor), width)
+
+    def constant(self, value: Array) -> int:
+        return self._append(Affine((), value.reshape(-1)), value.size)
+
+    def rectify(self, source: int) -> int:
+        return self._append(Rectify(source), self.widths[source])
+
+    def identity(self, source: int) -> Matrix:
+        return identity(self.widths[source])
+
+    def scale(self, source: int, factor: Array) -> int:
+        return self.affine([(source, diagonal(factor))])
+
+    def select(self, source: int, indices: np.ndarray[tuple[int], np.dtype[np.int64]]) -> int:
+        return self.affine([(source, selection(indices, self.widths[source]))])
+
+    def constant_value(self, source: int) -> Array | None:
+        """The value's entries if they do not depend on the input."""
+        step = self.steps[source - 1] if source else None
+        if isinstance(step, Affine) and not step.terms and step.divisor is None:
+            return step.bias
+        return None
+
+    def _append(self, step: Step, width: int) -> int:
+        self.steps.append(step)
+        self.widths.append(width)
+        return len(self.steps)
+
+    def finish(self, input_shape: tuple[int, ...], output: int) -> Program:
+        """Only what the output needs, in order, renumbered."""
+        needed = {output}
+        for index in range(output, 0, -1):
+            if index in needed:
+                needed.update(_sources(self.steps[index - 1]))
+        order = [0, *sorted(needed - {0})]
+        place = {old: new for new, old in enumerate(order)}
+        steps = [_renumber(self.steps[old - 1], place) for old in order[1:]]
+        if not steps:  # the output is the input itself
+            steps = [Affine(((0, identity(self.widths[0])),), np.zeros(self.widths[0]))]
+            order.append(0)
+        return Program(input_shape, tuple(self.widths[old] for old in order), tuple(steps))
+
+
+def _sources(step: Step) -> tuple[int, ...]:
+    if isinstance(step, Rectify):
+        return (step.source,)
+    return tuple(source for source, _ in step.terms)
+
+
+def _renumber(step: Step, place: dict[int, int]) -> Step:
+    if isinstance(step, Rectify):
+        return Rectify(place[step.source])
+    terms = tuple((place[source], matrix) for source, matrix in step.terms)
+    return Affine(terms, step.bias, step.divisor)
