@@ -315,6 +315,7 @@ class Convolution(Layer):
         fits = (
             self.groups >= 1
             and len(operand) == self.weight.ndim
+            and operand[0] == 1
             and operand[1] == taken * self.groups
             and out % self.groups == 0
             and tuple(kernel) == self.window.kernel

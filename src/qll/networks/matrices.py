@@ -6,6 +6,7 @@ two is somewhere between: the choice is made by density, in one place.
 
 from __future__ import annotations
 
+import itertools
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -60,7 +61,7 @@ def diagonal(values: Array) -> Matrix:
 
 
 def selection(indices: NDArray[np.int64], width: int) -> Matrix:
-    """Row ``i`` picks entry ``indices[i]`` of a vector of ``width``; a negative index picks none."""
+    """Row ``i`` picks entry ``indices[i]`` of a vector of ``width``; a negative one, none."""
     rows = np.flatnonzero(indices >= 0)
     return csr(np.ones(rows.size), rows, indices[rows], (indices.size, width))
 
@@ -122,7 +123,7 @@ def rows_of(matrix: Matrix) -> list[tuple[list[int], list[float]]]:
         columns = list(range(matrix.shape[1]))
         return [(columns, row) for row in matrix.tolist()]
     starts, indices, data = matrix.indptr.tolist(), matrix.indices.tolist(), matrix.data.tolist()
-    return [(indices[a:b], data[a:b]) for a, b in zip(starts, starts[1:], strict=False)]
+    return [(indices[a:b], data[a:b]) for a, b in itertools.pairwise(starts)]
 
 
 def broadcast(*shapes: tuple[int, ...]) -> tuple[int, ...]:

@@ -19,8 +19,8 @@ from qll.networks.relu_form import ReluForm, normalisation_vectors
 
 @dataclass(frozen=True, eq=False)
 class Network:
-    """``source`` are the ONNX bytes; ``normalisation`` is applied before them, so that every reading
-    here takes raw input."""
+    """``source`` are the ONNX bytes; ``normalisation`` is applied before them, so that every
+    reading here takes raw input."""
 
     name: str
     source: bytes

@@ -94,27 +94,37 @@ def _constant_of_shape(reading: Reading, node: Any) -> Result:
     return np.full(shape, value.reshape(-1)[0])
 
 
-@operator("Identity", "Dropout", "Cast")
+@operator("Identity")
 def _identity(reading: Reading, node: Any) -> Result:
-    if node.op_type == "Dropout" and (mode := optional(node, 2)) is not None:
-        if np.any(reading.constant(mode)):
-            raise refuse("a dropout is in training mode", "inference mode", "training_mode = 1")
-    if node.op_type == "Cast" and not reading.is_constant(node.input[0]):
-        if attributes(node).get("to") not in (1, 11):
-            raise refuse("an activation is cast away from floats", "a float type", node.op_type)
     if reading.is_constant(node.input[0]):
-        if node.op_type == "Cast":
-            return _cast(reading.constant(node.input[0]), attributes(node).get("to"))
         return reading.constant(node.input[0])
     source = operand(reading, node)
     return reading.add(label(node), Reshape(reading.builder.shape(source)), source)
+
+
+@operator("Dropout")
+def _dropout(reading: Reading, node: Any) -> Result:
+    mode = optional(node, 2)
+    if mode is not None and np.any(reading.constant(mode)):
+        raise refuse("a dropout is in training mode", "inference mode", "training_mode = 1")
+    return _identity(reading, node)
+
+
+@operator("Cast")
+def _read_cast(reading: Reading, node: Any) -> Result:
+    to = attributes(node).get("to")
+    if reading.is_constant(node.input[0]):
+        return _cast(reading.constant(node.input[0]), to)
+    if to not in (1, 11):
+        raise refuse("an activation is cast away from floats", "float32 or float64", to)
+    return _identity(reading, node)
 
 
 def _cast(array: np.ndarray, to: object) -> np.ndarray:
     kinds: dict[object, type] = {1: np.float32, 11: np.float64, 6: np.int32, 7: np.int64}
     if to not in kinds:
         raise refuse("a constant is cast to a type we do not take", "float or integer", to)
-    cast = array.astype(kinds[to])
+    cast: np.ndarray = array.astype(kinds[to])
     return cast.astype(np.float64 if cast.dtype.kind == "f" else np.int64)
 
 

@@ -48,7 +48,7 @@ def read_bytes(path: Path) -> bytes:
 
 def parse_model(data: bytes) -> Any:
     onnx = onnx_package()
-    from google.protobuf.message import DecodeError
+    from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
     if len(data) > MAX_FILE:
         raise NetworkError(

@@ -4,8 +4,8 @@ With ``a_0`` the flattened input and ``a_k = relu(z_k)``,
 
     z_k = bias_k + sum_j W[k][j] a_j,   j < k,   k = 1 .. L,
 
-and ``z_L`` is the output. ``layers[k - 1]`` holds ``z_k``. A plain network is a chain (``j = k - 1``
-only); residual, skip and concatenated branches are further blocks ``W[k][j]``.
+and ``z_L`` is the output. ``layers[k - 1]`` holds ``z_k``. A plain network is a chain (only
+``j = k - 1``); residual, skip and concatenated branches are further blocks ``W[k][j]``.
 """
 
 from __future__ import annotations

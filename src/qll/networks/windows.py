@@ -78,7 +78,8 @@ class Window:
     def padded_taps(self, spatial: tuple[int, ...]) -> NDArray[np.int64]:
         """How many taps of each window lie on the input or its declared padding (a window that runs
         over the end under ``ceil`` does not count what lies beyond)."""
-        return self._positions(spatial)[1].sum(axis=1)
+        declared = self._positions(spatial)[1]
+        return np.count_nonzero(declared, axis=1)
 
     def _positions(self, spatial: tuple[int, ...]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         out = self.output(spatial)
@@ -99,7 +100,7 @@ class Window:
 
 def _outer(left: NDArray[np.generic], right: NDArray[np.generic], combine: np.ufunc) -> np.ndarray:
     """Combine (positions, taps) of the axes so far with those of the next, row-major in both."""
-    table = combine(left[:, None, :, None], right[None, :, None, :])
+    table: np.ndarray = combine(left[:, None, :, None], right[None, :, None, :])
     return table.reshape(left.shape[0] * right.shape[0], left.shape[1] * right.shape[1])
 
 
