@@ -41,12 +41,15 @@ import llvmlite.binding as llvm
 import numpy as np
 from llvmlite import ir
 from numba import config, njit, types
-from numba.core import cgutils
+from numba.core import cgutils, extending
 from numba.core.datamodel import models
-from numba.core.extending import intrinsic, lower_builtin, register_model
+from numba.core.extending import lower_builtin, register_model
 from numba.core.typing.templates import AbstractTemplate, infer_global, signature
 
 from qll.kernels.cache import cached_in
+
+# A kernel calls an intrinsic without its first argument, the typing context: no static type says so.
+intrinsic: Any = extending.intrinsic
 
 # Alignment of a cache line; numpy alone aligns to 16, which cost 9 to 28 %.
 ALIGNMENT = 64

@@ -6,7 +6,6 @@ from typing import Any
 
 from llvmlite import ir
 from numba import types
-from numba.core.extending import intrinsic
 
 from qll.kernels.simd import (
     LANES,
@@ -14,6 +13,7 @@ from qll.kernels.simd import (
     TileType,
     address_of,
     call_intrinsic,
+    intrinsic,
     is_floats,
     read_vector,
     splat,
