@@ -117,17 +117,14 @@ class Convolution(AffineLayer):
     @property
     def out_shape(self) -> Shape:  # type: ignore[override]
         size = (
-            (n + 2 * p - d * (k - 1) - 1) // s + 1
-            for n, p, d, k, s in zip(
-                self.in_shape[1:],
-                self.padding,
-                self.dilation,
-                self.kernel,
-                self.stride,
-                strict=True,
-            )
+            (self.in_shape[1 + a] + 2 * self.padding[a] - self.reach(a)) // self.stride[a] + 1
+            for a in (0, 1)
         )
         return (self.out_channels, *size)
+
+    def reach(self, axis: int) -> int:
+        """How many input positions a window spans."""
+        return self.dilation[axis] * (self.kernel[axis] - 1) + 1
 
     def weight(self) -> Tensor:
         if isinstance(self.module, nn.Conv2d):

@@ -48,8 +48,10 @@ from numba.core.typing.templates import AbstractTemplate, infer_global, signatur
 
 from qll.kernels.cache import cached_in
 
-# A kernel calls an intrinsic without its first argument, the typing context: no static type says so.
-intrinsic: Any = extending.intrinsic
+# A kernel calls an intrinsic without its first argument, the typing context, which no static type
+# can say: so the result is untyped.
+intrinsic: Callable[[Callable[..., Any]], Any] = extending.intrinsic
+literal_intrinsic: Callable[[Callable[..., Any]], Any] = extending.intrinsic(prefer_literal=True)
 
 # Alignment of a cache line; numpy alone aligns to 16, which cost 9 to 28 %.
 ALIGNMENT = 64

@@ -15,6 +15,7 @@ from qll.kernels.simd import (
     call_intrinsic,
     intrinsic,
     is_floats,
+    literal_intrinsic,
     read_vector,
     splat,
     write_vector,
@@ -37,7 +38,7 @@ def _gather(builder: Any, vectors: list[Any]) -> Any:
     return tile
 
 
-@intrinsic(prefer_literal=True)
+@literal_intrinsic
 def tile_zero(typingctx: Any, height: Any) -> Any:
     rows = _height(height)
     if rows is None:
@@ -49,7 +50,7 @@ def tile_zero(typingctx: Any, height: Any) -> Any:
     return TileType(rows)(height), code
 
 
-@intrinsic(prefer_literal=True)
+@literal_intrinsic
 def tile_broadcast(typingctx: Any, height: Any, array: Any, offset: Any) -> Any:
     rows = _height(height)
     if rows is None or not is_floats(array):
@@ -63,7 +64,7 @@ def tile_broadcast(typingctx: Any, height: Any, array: Any, offset: Any) -> Any:
     return TileType(rows)(height, array, types.intp), code
 
 
-@intrinsic(prefer_literal=True)
+@literal_intrinsic
 def tile_load(typingctx: Any, height: Any, array: Any, offset: Any) -> Any:
     rows = _height(height)
     if rows is None or not is_floats(array):
