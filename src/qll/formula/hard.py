@@ -60,3 +60,42 @@ def affine(terms: Iterable[tuple[Slot, float]], constant: float = 0.0) -> Affine
     for slot, coefficient in terms:
         total[slot] = total.get(slot, 0.0) + coefficient
     return Affine(tuple(sorted((s, c) for s, c in total.items() if c != 0.0)), constant)
+
+
+# Products of branches in sums of maxima: beyond this the form is refused rather than built.
+MAX_FORM_LEAVES = 200_000
+SATISFIED, VIOLATED = Max(()), Min(())  # the forms of top and bottom
+
+
+def negated(form: HardForm) -> HardForm:
+    match form:
+        case Affine(terms, constant):
+            return Affine(tuple((s, -c) for s, c in terms), -constant)
+        case Max(parts):
+            return Min(tuple(negated(p) for p in parts))
+        case Min(parts):
+            return Max(tuple(negated(p) for p in parts))
+
+
+def plus(left: HardForm, right: HardForm) -> HardForm:
+    """Addition distributes over max and min, so a sum of forms is a form."""
+    match left, right:
+        case Affine(), Affine():
+            return affine((*left.terms, *right.terms), left.constant + right.constant)
+        case Max(parts), _:
+            return Max(tuple(plus(p, right) for p in parts))
+        case Min(parts), _:
+            return Min(tuple(plus(p, right) for p in parts))
+        case _, Max(parts):
+            return Max(tuple(plus(left, p) for p in parts))
+        case _, Min(parts):
+            return Min(tuple(plus(left, p) for p in parts))
+    raise TypeError("not a hard form")
+
+
+def leaves(form: HardForm) -> int:
+    match form:
+        case Affine():
+            return 1
+        case Max(parts) | Min(parts):
+            return sum(leaves(p) for p in parts)

@@ -1,0 +1,321 @@
+"""What can be wrong with a specification besides its grammar: names, indices, sorts of regions,
+where ``==`` may stand. Everything is reported with its place."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from qll.errors import FormulaError
+from qll.formula import units
+from qll.formula.fold import children, walk
+from qll.formula.nodes import (
+    Ball,
+    Box,
+    Compare,
+    Connective,
+    Definition,
+    Entry,
+    FormulaReference,
+    Implies,
+    Index,
+    IndexBinder,
+    IndexCondition,
+    IndexSet,
+    Label,
+    Linear,
+    Node,
+    Not,
+    Parameter,
+    Quantified,
+    QuantityReference,
+    Specification,
+)
+from qll.registry import suggest
+
+BUILT_IN_SETS = ("outputs", "inputs")
+
+
+def check(specification: Specification, *, outputs: int | None = None) -> None:
+    """Raise a ``FormulaError`` at the first fault; ``outputs`` also checks output indices."""
+    _Checker(specification, outputs).run()
+
+
+class _Checker:
+    def __init__(self, specification: Specification, outputs: int | None) -> None:
+        self.specification = specification
+        self.outputs = outputs
+        self.sets: Mapping[str, IndexSet] = {s.name: s.domain for s in specification.sets}
+        self.definitions: Mapping[str, Definition] = {d.name: d for d in specification.definitions}
+        self.parameters = {p.name for p in specification.parameters}
+        self.seen: set[tuple[str, bool]] = set()
+
+    def run(self) -> None:
+        for parameter in self.specification.parameters:
+            units.convert(parameter.name, parameter.unit, parameter.default, _place(parameter.span))
+        if self.specification.outputs is not None and self.specification.outputs < 1:
+            raise _error(
+                "a network has at least one output", "outputs >= 1", "0", "write outputs 10", None
+            )
+        for name, domain in self.sets.items():
+            self._domain(domain, f"set '{name}'")
+        for definition in self.definitions.values():
+            self._walk(definition.body, dict.fromkeys(definition.arguments), True)
+        self._region()
+        self._walk(self.specification.formula, {}, True)
+
+    # --- formulas: top-down, carrying the indices in scope and the polarity ---
+
+    def _walk(self, root: Node, scope: dict[str, None], positive: bool) -> None:
+        stack: list[tuple[Node, dict[str, None], bool]] = [(root, scope, positive)]
+        while stack:
+            node, scope, positive = stack.pop()
+            match node:
+                case Entry(source, indices):
+                    self._entry(node, source, indices, scope)
+                case Label(index):
+                    self._index(index, scope)
+                    if index.name is None:
+                        self._output_index(index)
+                case Parameter(name) if name not in self.parameters:
+                    raise _error(
+                        f"unknown parameter '{name}'",
+                        "a declared parameter",
+                        f"'{name}'",
+                        suggest(name, sorted(self.parameters)) if self.parameters else "declare it",
+                        node,
+                    )
+                case QuantityReference(name, arguments) | FormulaReference(name, arguments):
+                    for argument in arguments:
+                        self._index(argument, scope)
+                    if not positive and (name, positive) not in self.seen:
+                        self.seen.add((name, positive))
+                        definition = self.definitions[name]
+                        stack.append((definition.body, dict.fromkeys(definition.arguments), False))
+                case Compare("==") if not positive:
+                    raise _error(
+                        "'==' stands where it would hold almost everywhere",
+                        "'==' only in positive positions, neither under 'not' nor in a premise",
+                        "'==' in a negative position",
+                        "put the equation into the region, or use two inequalities with a margin",
+                        node,
+                    )
+                case Not(body):
+                    stack.append((body, scope, not positive))
+                    continue
+                case Implies(_, left, right):
+                    stack.append((right, scope, positive))
+                    stack.append((left, scope, not positive))
+                    continue
+                case Quantified(_, binders, body, conditions, hardness):
+                    self._hardness(hardness, node)
+                    inner = dict(scope)
+                    for binder in binders:
+                        self._binder(binder, inner)
+                    for condition in conditions:
+                        self._condition(condition, inner)
+                    stack.append((body, inner, positive))
+                    continue
+                case Connective(kind, parts, hardness):
+                    self._hardness(hardness, node)
+                    if not parts:
+                        raise _error(
+                            f"this '{kind}' has no parts",
+                            "at least one part",
+                            "none",
+                            "write top or bottom instead",
+                            node,
+                        )
+            stack.extend((child, scope, positive) for child in reversed(children(node)))
+
+    def _hardness(self, hardness: float | None, node: Node) -> None:
+        if hardness is not None and not hardness > 0:
+            raise _error(
+                "this hardness is not positive",
+                "a number > 0 or inf",
+                f"{hardness:g}",
+                "use and[5], say",
+                node,
+            )
+
+    def _entry(
+        self, node: Entry, source: str, indices: tuple[Index, ...], scope: dict[str, None]
+    ) -> None:
+        for index in indices:
+            self._index(index, scope)
+        if source.startswith("y"):
+            if len(indices) != 1:
+                raise _error(
+                    f"'{source}' takes one index",
+                    f"{source}[i]",
+                    f"{len(indices)} indices",
+                    "outputs are a vector: name one of them",
+                    node,
+                )
+            if indices[0].name is None:
+                self._output_index(indices[0])
+
+    def _output_index(self, index: Index) -> None:
+        if self.outputs is not None and not 0 <= index.offset < self.outputs:
+            raise _error(
+                f"output {index.offset} does not exist",
+                f"an index from 0 to {self.outputs - 1}",
+                f"{index.offset}",
+                "indices count from 0; check the number of outputs",
+                index,
+            )
+
+    def _index(self, index: Index, scope: dict[str, None]) -> None:
+        if index.name is not None and index.name not in scope:
+            raise _error(
+                f"unknown index '{index.name}'",
+                f"an index that a quantifier binds: {', '.join(scope) or 'none here'}",
+                f"'{index.name}'",
+                f"bind it, as in 'forall {index.name} in outputs: ...'",
+                index,
+            )
+
+    def _binder(self, binder: IndexBinder, scope: dict[str, None]) -> None:
+        width = self._domain(binder.domain, "this set")
+        if width is not None and width != len(binder.names):
+            raise _error(
+                "this quantifier binds the wrong number of indices",
+                f"{width} for this set",
+                f"{len(binder.names)}: {', '.join(binder.names)}",
+                "write (i, j) for a set of pairs",
+                binder,
+            )
+        for name in binder.names:
+            if name in self.parameters or name in self.definitions or name in self.sets:
+                raise _error(
+                    f"index '{name}' hides a declared name",
+                    "a new name",
+                    f"'{name}', which is declared",
+                    "choose another letter for the index",
+                    binder,
+                )
+            scope[name] = None
+
+    def _condition(self, condition: IndexCondition, scope: dict[str, None]) -> None:
+        self._index(condition.left, scope)
+        if isinstance(condition.right, Index):
+            self._index(condition.right, scope)
+        else:
+            self._domain(condition.right, "this set")
+
+    def _domain(self, domain: IndexSet, what: str) -> int | None:
+        """Checks a set and returns the width of its tuples (None where not known yet)."""
+        if domain.name is not None:
+            if domain.name in BUILT_IN_SETS:
+                return 1
+            if domain.name not in self.sets:
+                known = sorted([*self.sets, *BUILT_IN_SETS])
+                raise _error(
+                    f"unknown set '{domain.name}'",
+                    "a declared set, 'outputs' or 'inputs'",
+                    f"'{domain.name}'",
+                    suggest(domain.name, known),
+                    domain,
+                )
+            return self._domain(self.sets[domain.name], what)
+        if not domain.items:
+            raise _error(
+                f"{what} is empty",
+                "at least one index",
+                "{}",
+                "name the indices it should hold",
+                domain,
+            )
+        widths = {len(item) for item in domain.items}
+        if len(widths) > 1:
+            raise _error(
+                f"{what} mixes tuples of different lengths",
+                "tuples of one length",
+                f"lengths {sorted(widths)}",
+                "split it into two sets",
+                domain,
+            )
+        return widths.pop()
+
+    # --- regions ---
+
+    def _region(self) -> None:
+        bound: list[str] = []
+        for binder in self.specification.binders:
+            if binder.point in bound:
+                raise _error(
+                    f"'{binder.point}' is bound twice", "each point once", f"'{binder.point}' again",
+                    "use x for the first point and x2 for the second", binder,
+                )  # fmt: skip
+            if binder.point == "x2" and "x" not in bound:
+                raise _error(
+                    "'x2' is bound before 'x'", "x first", "x2 first", "bind x, then x2", binder
+                )
+            if binder.point not in ("x", "x2"):
+                raise _error(
+                    f"'{binder.point}' cannot be quantified", "x or x2", f"'{binder.point}'",
+                    "x0 is the data point itself", binder,
+                )  # fmt: skip
+            bound.append(binder.point)
+            for part in binder.parts:
+                match part:
+                    case Ball(centre, radius):
+                        if centre == binder.point or centre == "x2":
+                            raise _error(
+                                "this ball is around the point it binds", "a ball around x0 or x",
+                                f"ball({centre}, ...) for {binder.point}", "use ball(x0, ...)", part,
+                            )  # fmt: skip
+                        self._constant(radius, "the radius of a ball", part)
+                    case Box(lower, upper, kind):
+                        for value in (*lower, *upper):
+                            self._constant(value, f"a bound of a {kind}", part)
+                        if len(lower) != len(upper) and 1 not in (len(lower), len(upper)):
+                            raise _error(
+                                f"the bounds of this {kind} have different lengths", "the same length",
+                                f"{len(lower)} and {len(upper)}", "give one number or one for each input",
+                                part,
+                            )  # fmt: skip
+                    case Linear(formula):
+                        self._linear(formula, part)
+
+    def _constant(self, value: Node, what: str, part: object) -> None:
+        if any(isinstance(node, Entry | QuantityReference) for node in walk(value)):
+            raise _error(
+                f"{what} is not constant",
+                "numbers and parameters",
+                "a variable",
+                "use a parameter",
+                part,
+            )
+        self._walk(value, {}, True)
+
+    def _linear(self, formula: Node, part: object) -> None:
+        self._walk(formula, {}, True)
+        body = formula
+        while isinstance(body, Quantified) and body.kind == "forall":
+            body = body.body
+        parts = body.parts if isinstance(body, Connective) and body.kind == "and" else (body,)
+        for node in parts:
+            if not isinstance(node, Compare):
+                raise _error(
+                    "a region takes linear constraints only",
+                    "a comparison, or 'forall' over comparisons",
+                    "another formula",
+                    "move it into the formula after the colon",
+                    part,
+                )
+            for entry in walk(node):
+                if isinstance(entry, Entry) and entry.source.startswith("y"):
+                    raise _error(
+                        "a region speaks of inputs only", "x, x2 and x0", f"'{entry.source}'",
+                        "make it the premise of '->' in the formula", entry,
+                    )  # fmt: skip
+
+
+def _place(span: object) -> str | None:
+    return str(span) if span is not None else None
+
+
+def _error(what: str, expected: str, found: str, fix: str, node: object) -> FormulaError:
+    return FormulaError(
+        what, expected=expected, found=found, fix=fix, where=_place(getattr(node, "span", None))
+    )

@@ -1,0 +1,369 @@
+"""The nodes of the language: frozen dataclasses of two sorts.
+
+A *quantity* is a number (an output, an input, a constant, an affine combination of them); a
+*formula* is a degree of violation. Comparisons turn quantities into formulas, nothing turns a
+formula into a quantity. Spans say where a node stood in the text and take no part in equality, so
+that a formula built in Python equals the one read from text.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import Literal
+
+from qll.errors import FormulaError
+
+
+@dataclass(frozen=True)
+class Span:
+    """A place in a text: file (or ``<text>``), line and column, both from 1."""
+
+    source: str
+    line: int
+    column: int
+
+    def __str__(self) -> str:
+        return f"{self.source}:{self.line}:{self.column}"
+
+
+def _span() -> Span | None:
+    return field(default=None, compare=False, repr=False, kw_only=True)  # type: ignore[return-value]
+
+
+# --- indices ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Index:
+    """An integer, or an index variable plus an integer: ``3``, ``i``, ``i + 1``."""
+
+    name: str | None
+    offset: int = 0
+    span: Span | None = _span()
+
+
+@dataclass(frozen=True)
+class IndexSet:
+    """A named set (declared, or ``outputs`` / ``inputs``) or the tuples themselves."""
+
+    name: str | None = None
+    items: tuple[tuple[int, ...], ...] = ()
+    span: Span | None = _span()
+
+
+IndexOperator = Literal["==", "!=", "<", "<=", ">", ">=", "in", "not in"]
+
+
+@dataclass(frozen=True)
+class IndexCondition:
+    """One condition of a ``where``: it compares indices, never tensors."""
+
+    operator: IndexOperator
+    left: Index
+    right: Index | IndexSet
+
+
+@dataclass(frozen=True)
+class IndexBinder:
+    names: tuple[str, ...]
+    domain: IndexSet
+    span: Span | None = _span()
+
+
+# --- quantities ---------------------------------------------------------------------------------
+
+Source = Literal["y", "x", "x0", "y0", "x2", "y2"]
+SOURCES: tuple[Source, ...] = ("y", "x", "x0", "y0", "x2", "y2")
+INPUT_SOURCES: frozenset[str] = frozenset({"x", "x0", "x2"})
+
+
+class Node:
+    """Root of everything in a formula. The operators build what ``build`` says they build."""
+
+    __slots__ = ()
+    span: Span | None
+
+    def __bool__(self) -> bool:
+        raise _truth_of(self)
+
+
+class Quantity(Node):
+    __slots__ = ()
+
+    def __add__(self, other: Quantity | float) -> Quantity:
+        return _build().add(self, _build().quantity(other))
+
+    def __radd__(self, other: float) -> Quantity:
+        return _build().add(_build().quantity(other), self)
+
+    def __sub__(self, other: Quantity | float) -> Quantity:
+        return _build().add(self, _build().negate(_build().quantity(other)))
+
+    def __rsub__(self, other: float) -> Quantity:
+        return _build().add(_build().quantity(other), _build().negate(self))
+
+    def __mul__(self, other: Quantity | float) -> Quantity:
+        return _build().multiply(self, _build().quantity(other))
+
+    def __rmul__(self, other: float) -> Quantity:
+        return _build().multiply(_build().quantity(other), self)
+
+    def __truediv__(self, other: Quantity | float) -> Quantity:
+        return _build().divide(self, _build().quantity(other))
+
+    def __neg__(self) -> Quantity:
+        return _build().negate(self)
+
+    def __le__(self, other: Quantity | float) -> Formula:
+        return Compare("<=", self, _build().quantity(other))
+
+    def __ge__(self, other: Quantity | float) -> Formula:
+        return Compare(">=", self, _build().quantity(other))
+
+    def __lt__(self, other: Quantity | float) -> Formula:
+        return Compare("<", self, _build().quantity(other))
+
+    def __gt__(self, other: Quantity | float) -> Formula:
+        return Compare(">", self, _build().quantity(other))
+
+
+class Formula(Node):
+    __slots__ = ()
+
+    def __and__(self, other: Formula) -> Formula:
+        return _build().extend("and", self, other)
+
+    def __or__(self, other: Formula) -> Formula:
+        return _build().extend("or", self, other)
+
+    def __invert__(self) -> Formula:
+        return Not(self)
+
+    def __rshift__(self, other: Formula) -> Formula:
+        """``a >> b`` is the linear implication ``a -o b``."""
+        return Implies("linear", self, other)
+
+    def implies(self, other: Formula) -> Formula:
+        """Material implication, ``not self or other``."""
+        return Implies("material", self, other)
+
+
+def _build() -> ModuleType:
+    from qll.formula import build  # build imports this module
+
+    return build
+
+
+def _truth_of(node: Node) -> FormulaError:
+    return FormulaError(
+        "a formula has no truth value in Python",
+        expected="'&', '|', '~' and separate comparisons",
+        found="'and', 'or', 'not', 'if' or a chained comparison",
+        fix="write (a <= b) & (b <= c) instead of a <= b <= c, and ~a instead of not a",
+    )
+
+
+@dataclass(frozen=True)
+class Number(Quantity):
+    value: float
+    span: Span | None = _span()
+
+
+@dataclass(frozen=True)
+class Parameter(Quantity):
+    name: str
+    span: Span | None = _span()
+
+
+@dataclass(frozen=True)
+class Entry(Quantity):
+    """One entry of an input or output vector: ``y[i]``, ``x[0, 3, 4]``."""
+
+    source: Source
+    indices: tuple[Index, ...]
+    span: Span | None = _span()
+
+
+@dataclass(frozen=True)
+class Sum(Quantity):
+    parts: tuple[Quantity, ...]
+    span: Span | None = _span()
+
+
+@dataclass(frozen=True)
+class Scale(Quantity):
+    """A constant times a quantity. The factor speaks of no input and no output."""
+
+    factor: Quantity
+    body: Quantity
+    span: Span | None = _span()
+
+
+@dataclass(frozen=True)
+class QuantityReference(Quantity):
+    """Use of a definition whose body is a quantity."""
+
+    name: str
+    arguments: tuple[Index, ...]
+    span: Span | None = _span()
+
+
+# --- formulas -----------------------------------------------------------------------------------
+
+Comparator = Literal["<=", ">=", "<", ">", "=="]
+ConnectiveKind = Literal["and", "or", "tensor", "par"]
+ConstantKind = Literal["top", "bottom", "unit"]
+
+
+@dataclass(frozen=True)
+class Compare(Formula):
+    operator: Comparator
+    left: Quantity
+    right: Quantity
+    span: Span | None = _span()
+
+
+@dataclass(frozen=True)
+class Constant(Formula):
+    kind: ConstantKind
+    span: Span | None = _span()
+
+
+@dataclass(frozen=True)
+class Label(Formula):
+    """Class ``index`` is a true label of the data point. Crisp: rewritten away before tensors."""
+
+    index: Index
+    span: Span | None = _span()
+
+
+@dataclass(frozen=True)
+class Not(Formula):
+    body: Formula
+    span: Span | None = _span()
+
+
+@dataclass(frozen=True)
+class Connective(Formula):
+    """n-ary; ``hardness`` (and/or only) overrides that of the logic."""
+
+    kind: ConnectiveKind
+    parts: tuple[Formula, ...]
+    hardness: float | None = None
+    span: Span | None = _span()
+
+
+@dataclass(frozen=True)
+class Implies(Formula):
+    """``linear``: by degrees, the paper's; ``material``: ``not left or right``."""
+
+    kind: Literal["linear", "material"]
+    left: Formula
+    right: Formula
+    span: Span | None = _span()
+
+
+@dataclass(frozen=True)
+class Quantified(Formula):
+    """A finite quantifier: unfolds to one n-ary connective over all bindings."""
+
+    kind: Literal["forall", "exists"]
+    binders: tuple[IndexBinder, ...]
+    body: Formula
+    conditions: tuple[IndexCondition, ...] = ()
+    hardness: float | None = None
+    span: Span | None = _span()
+
+
+@dataclass(frozen=True)
+class FormulaReference(Formula):
+    """Use of a definition whose body is a formula."""
+
+    name: str
+    arguments: tuple[Index, ...]
+    span: Span | None = _span()
+
+
+# --- regions ------------------------------------------------------------------------------------
+
+
+class RegionPart:
+    __slots__ = ()
+    span: Span | None
+
+
+@dataclass(frozen=True)
+class Ball(RegionPart):
+    """L-infinity ball in raw input units around ``x0`` (or, for ``x2``, around ``x``)."""
+
+    centre: Literal["x0", "x"]
+    radius: Quantity
+    span: Span | None = _span()
+
+
+@dataclass(frozen=True)
+class Box(RegionPart):
+    """Every coordinate between two constants, or between two lists of constants."""
+
+    lower: tuple[Quantity, ...]
+    upper: tuple[Quantity, ...]
+    kind: Literal["box", "range"] = "box"  # "range" is the valid range of the data
+    span: Span | None = _span()
+
+
+@dataclass(frozen=True)
+class Linear(RegionPart):
+    """A linear constraint on the inputs: a comparison, or a ``forall`` over comparisons."""
+
+    formula: Formula
+    span: Span | None = _span()
+
+
+@dataclass(frozen=True)
+class PointBinder:
+    """The outer quantifier: ``forall x in <parts>``."""
+
+    point: Literal["x", "x2"]
+    parts: tuple[RegionPart, ...]
+    span: Span | None = _span()
+
+
+# --- the whole file -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ParameterDeclaration:
+    name: str
+    unit: str
+    default: float
+    span: Span | None = _span()
+
+
+@dataclass(frozen=True)
+class SetDeclaration:
+    name: str
+    domain: IndexSet
+    span: Span | None = _span()
+
+
+@dataclass(frozen=True)
+class Definition:
+    name: str
+    arguments: tuple[str, ...]
+    body: Node
+    span: Span | None = _span()
+
+
+@dataclass(frozen=True)
+class Specification:
+    """One property as written: declarations, the region, the formula."""
+
+    formula: Formula
+    binders: tuple[PointBinder, ...] = ()
+    parameters: tuple[ParameterDeclaration, ...] = ()
+    sets: tuple[SetDeclaration, ...] = ()
+    definitions: tuple[Definition, ...] = ()
+    outputs: int | None = None
+    documentation: str = field(default="", compare=False)
+    name: str = field(default="<text>", compare=False)

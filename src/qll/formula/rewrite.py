@@ -1,0 +1,499 @@
+"""From a specification to a ground formula: no labels, no quantifiers, no negation, no parameters.
+
+What remains is a tree of connectives and linear implications over atoms ``left <= right`` whose
+sides are affine functions. Labels and index sets are gone before any tensor exists, constants are
+simplified away, so readings meet neither a per-class loop nor an infinity.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from qll.errors import FormulaError
+from qll.formula.fold import fold
+from qll.formula.hard import Affine, Slot, affine
+from qll.formula.nodes import (
+    INPUT_SOURCES,
+    Compare,
+    Connective,
+    ConnectiveKind,
+    Constant,
+    Entry,
+    Formula,
+    FormulaReference,
+    Implies,
+    Index,
+    IndexCondition,
+    IndexSet,
+    Label,
+    Not,
+    Number,
+    Parameter,
+    Quantified,
+    Quantity,
+    QuantityReference,
+    Scale,
+    Span,
+    Specification,
+    Sum,
+)
+
+# A formula whose unfolding is larger than this is refused: it would not fit in memory anyway.
+MAX_GROUND_NODES = 4_000_000
+
+
+@dataclass(frozen=True)
+class Atom(Formula):
+    """``left <= right``. The sides stay as written: moving a term changes a fuzzy value."""
+
+    left: Affine
+    right: Affine
+    span: Span | None = None
+
+
+@dataclass(frozen=True)
+class Crisp(Formula):
+    """A truth value made of labels alone. Becomes ``unit`` or ``bottom`` beside a real degree."""
+
+    truth: bool
+    span: Span | None = None
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a formula must fit: the number of outputs and, if it speaks of inputs, their shape."""
+
+    outputs: int
+    inputs: tuple[int, ...] | None = None
+
+
+TOP, BOTTOM = Constant("top"), Constant("bottom")
+_DUAL: dict[str, ConnectiveKind] = {"and": "or", "or": "and", "tensor": "par", "par": "tensor"}
+_ZERO = affine(())
+UNIT_ATOM = Atom(_ZERO, _ZERO)  # value 0 by comparison: what the unit is in every logic
+# False beyond doubt yet finite: a sigmoid of 1e4 is exactly 1 in floating point, of -1e4 exactly 0.
+FALSE_ATOM = Atom(affine((), 1e4), affine((), -1e4))
+
+Environment = Mapping[str, int]
+
+
+class Grounder:
+    """Unfolds one specification for one shape, label pattern after label pattern."""
+
+    def __init__(
+        self,
+        specification: Specification,
+        values: Mapping[str, float],
+        shape: Shape,
+        *,
+        top_is_unit: bool = False,
+    ) -> None:
+        self.specification = specification
+        self.values = values
+        self.shape = shape
+        self.top_is_unit = top_is_unit
+        self.sets = {s.name: s.domain for s in specification.sets}
+        self.definitions = {d.name: d for d in specification.definitions}
+        self._labels: frozenset[int] | None = None
+        self._nodes = 0
+
+    def ground(self, labels: Iterable[int] | None = None) -> Formula:
+        """The ground formula for a point with these true labels (None: the formula has none)."""
+        self._labels = None if labels is None else frozenset(labels)
+        self._nodes = 0
+        result = self._run(self.specification.formula, {}, False)
+        return _degree(result)
+
+    def constraints(self, formula: Formula) -> list[Affine]:
+        """A linear constraint of a region as affine functions that must be <= 0."""
+        self._labels, self._nodes = None, 0
+        ground = self._run(formula, {}, False)
+        parts = ground.parts if isinstance(ground, Connective) else (ground,)
+        flat: list[Affine] = []
+        for part in _flat_atoms(parts):
+            flat.append(difference(part.left, part.right))
+        return flat
+
+    # --- the machine: visit top-down with an environment, build bottom-up ---
+
+    def _run(self, root: Formula, environment: Environment, negated: bool) -> Formula:
+        work: list[Callable[[], None]] = []
+        values: list[Formula] = []
+
+        def visit(node: Formula, env: Environment, neg: bool) -> None:
+            self._count(node)
+            match node:
+                case Compare():
+                    values.append(self._compare(node, env, neg))
+                case Constant(kind):
+                    swapped = (
+                        {"top": "bottom", "bottom": "top", "unit": "unit"}[kind] if neg else kind
+                    )
+                    values.append(
+                        UNIT_ATOM if swapped == "unit" else (TOP if swapped == "top" else BOTTOM)
+                    )
+                case Label(index):
+                    values.append(Crisp(self._has_label(index, env) != neg))
+                case Not(body):
+                    work.append(lambda: visit(body, env, not neg))
+                case Connective(kind, parts, hardness):
+                    gather(_DUAL[kind] if neg else kind, hardness, [(p, env) for p in parts], neg)
+                case Quantified(kind, _, body, _, hardness):
+                    bindings = self._bindings(node, env)
+                    universal = (kind == "forall") != neg
+                    gather(
+                        "and" if universal else "or", hardness, [(body, b) for b in bindings], neg
+                    )
+                case Implies("material", left, right):
+                    # not left or right; the dual under a negation. The premise goes first, so
+                    # that a false label spares the unfolding of what it guards.
+                    guarded(left, right, env, neg)
+                case Implies("linear", left, right):
+                    linear(left, right, env, neg)
+                case FormulaReference(name, arguments):
+                    inner = self._call(name, arguments, env)
+                    body_of = self.definitions[name].body
+                    work.append(lambda: visit(body_of, inner, neg))  # type: ignore[arg-type]
+                case _:
+                    raise TypeError(f"no rewrite for {type(node).__name__}")
+
+        def gather(
+            kind: ConnectiveKind,
+            hardness: float | None,
+            parts: list[tuple[Formula, Environment]],
+            neg: bool,
+        ) -> None:
+            def finish() -> None:
+                count = len(parts)
+                operands = values[len(values) - count :]
+                del values[len(values) - count :]
+                values.append(simplify(kind, operands, hardness, top_is_unit=self.top_is_unit))
+
+            work.append(finish)
+            for part, env in reversed(parts):
+                work.append(lambda part=part, env=env: visit(part, env, neg))  # type: ignore[misc]
+
+        def guarded(left: Formula, right: Formula, env: Environment, neg: bool) -> None:
+            def decide() -> None:
+                premise = values.pop()
+                # premise holds the (negated, unless neg) left side already
+                if not neg and (premise == TOP or premise == Crisp(True)):
+                    values.append(TOP)
+                elif neg and (premise == BOTTOM or premise == Crisp(False)):
+                    values.append(BOTTOM)
+                else:
+                    work.append(lambda: combine(premise))
+                    work.append(lambda: visit(right, env, neg))
+
+            def combine(premise: Formula) -> None:
+                conclusion = values.pop()
+                if isinstance(premise, Crisp):  # the label decides: only the conclusion remains
+                    values.append(conclusion)
+                else:
+                    kind: ConnectiveKind = "and" if neg else "or"
+                    values.append(
+                        simplify(kind, [premise, conclusion], None, top_is_unit=self.top_is_unit)
+                    )
+
+            work.append(decide)
+            work.append(lambda: visit(left, env, not neg))
+
+        def linear(left: Formula, right: Formula, env: Environment, neg: bool) -> None:
+            if neg:  # not (a -o b) = b -o a, as degrees
+                left, right = right, left
+
+            def decide() -> None:
+                premise = values.pop()
+                if premise == BOTTOM or premise == Crisp(False):
+                    values.append(TOP)
+                    return
+                work.append(lambda: values.append(self._implication(premise, values.pop())))
+                work.append(lambda: visit(right, env, False))
+
+            work.append(decide)
+            work.append(lambda: visit(left, env, False))
+
+        visit(root, environment, negated)
+        while work:
+            work.pop()()
+        return values[0]
+
+    def _implication(self, left: Formula, right: Formula) -> Formula:
+        """``left -o right`` with constants simplified; ``left`` is not bottom."""
+        if isinstance(left, Crisp):
+            return right
+        if isinstance(right, Crisp):
+            right = _degree(right)
+        if right == TOP:
+            return TOP
+        if left == UNIT_ATOM:
+            return right
+        if left == TOP:
+            return right if self.top_is_unit else BOTTOM
+        if right == BOTTOM and not self.top_is_unit:
+            return BOTTOM
+        if right == BOTTOM:  # the residual negation of a degree keeps a conclusion to compare with
+            right = FALSE_ATOM
+        return Implies("linear", left, right)
+
+    def _count(self, node: Formula) -> None:
+        self._nodes += 1
+        if self._nodes > MAX_GROUND_NODES:
+            raise FormulaError(
+                "this formula unfolds to too many parts",
+                expected=f"at most {MAX_GROUND_NODES:,}",
+                found="more",
+                fix="use smaller index sets",
+                where=str(node.span) if node.span else None,
+            )
+
+    # --- indices ---
+
+    def _value(self, index: Index, env: Environment) -> int:
+        return index.offset if index.name is None else env[index.name] + index.offset
+
+    def _call(self, name: str, arguments: tuple[Index, ...], env: Environment) -> Environment:
+        values = (self._value(a, env) for a in arguments)
+        return dict(zip(self.definitions[name].arguments, values, strict=True))
+
+    def _has_label(self, index: Index, env: Environment) -> bool:
+        if self._labels is None:
+            raise FormulaError(
+                "this property speaks of labels",
+                expected="labels of the data points",
+                found="none",
+                fix="pass labels=...",
+                where=str(index.span) if index.span else None,
+            )
+        at = self._value(index, env)
+        self._check_output(at, index.span, "label")
+        return at in self._labels
+
+    def _check_output(self, at: int, span: Span | None, what: str) -> None:
+        if not 0 <= at < self.shape.outputs:
+            raise FormulaError(
+                f"{what} {at} does not exist",
+                expected=f"an index from 0 to {self.shape.outputs - 1}, for {self.shape.outputs} outputs",
+                found=f"{at}",
+                fix="check the index set against the number of outputs",
+                where=str(span) if span else None,
+            )
+
+    def _items(self, domain: IndexSet) -> tuple[tuple[int, ...], ...]:
+        if domain.name is None:
+            return domain.items
+        if domain.name in self.sets:
+            return self._items(self.sets[domain.name])
+        if domain.name == "outputs":
+            return tuple((i,) for i in range(self.shape.outputs))
+        return tuple((i,) for i in range(math.prod(self._input_shape(domain.span))))
+
+    def _input_shape(self, span: Span | None) -> tuple[int, ...]:
+        if self.shape.inputs is None:
+            raise FormulaError(
+                "this property speaks of inputs, whose shape is not known",
+                expected="the input points or their shape",
+                found="outputs only",
+                fix="pass x=... (and x0=...), or inputs=(1, 28, 28)",
+                where=str(span) if span else None,
+            )
+        return self.shape.inputs
+
+    def _bindings(self, node: Quantified, env: Environment) -> list[Environment]:
+        domains = [self._items(binder.domain) for binder in node.binders]
+        found: list[Environment] = []
+        for items in itertools.product(*domains):
+            self._count(node)
+            inner = dict(env)
+            for binder, item in zip(node.binders, items, strict=True):
+                inner.update(zip(binder.names, item, strict=True))
+            if all(self._accepts(condition, inner) for condition in node.conditions):
+                found.append(inner)
+        if not found and not env:
+            raise FormulaError(
+                "this quantifier ranges over nothing",
+                expected="at least one index that meets the conditions",
+                found="none",
+                fix="change the set or the condition after 'where'",
+                where=str(node.span) if node.span else None,
+            )
+        return found
+
+    def _accepts(self, condition: IndexCondition, env: Environment) -> bool:
+        left = self._value(condition.left, env)
+        if isinstance(condition.right, IndexSet):
+            inside = (left,) in self._items(condition.right)
+            return inside == (condition.operator == "in")
+        right = self._value(condition.right, env)
+        match condition.operator:
+            case "==":
+                return left == right
+            case "!=":
+                return left != right
+            case "<":
+                return left < right
+            case "<=":
+                return left <= right
+            case ">":
+                return left > right
+            case _:
+                return left >= right
+
+    # --- quantities ---
+
+    def _compare(self, node: Compare, env: Environment, negated: bool) -> Formula:
+        left, right = self._affine(node.left, env), self._affine(node.right, env)
+        if node.operator == "==":
+            sides = [_decide(left, right, node.span), _decide(right, left, node.span)]
+            return simplify("or" if negated else "and", sides, None, top_is_unit=self.top_is_unit)
+        # '<' is read as '<=' and '>' as '>=': the closed reading.
+        if node.operator.startswith(">") != negated:
+            left, right = right, left
+        return _decide(left, right, node.span)
+
+    def _affine(self, quantity: Quantity, env: Environment) -> Affine:
+        def visit(node: Any, parts: list[Affine]) -> Affine:
+            match node:
+                case Number(value):
+                    return affine((), value)
+                case Parameter(name):
+                    return affine((), self.values[name])
+                case Entry(source, indices):
+                    return affine([((source, self._slot(node, source, indices, env)), 1.0)])
+                case Sum():
+                    terms = [term for part in parts for term in part.terms]
+                    return affine(terms, sum(part.constant for part in parts))
+                case Scale():
+                    factor, body = parts
+                    constant = 0.0 if factor.constant == 0.0 else factor.constant * body.constant
+                    return affine([(s, factor.constant * c) for s, c in body.terms], constant)
+                case QuantityReference(name, arguments):
+                    inner = self._call(name, arguments, env)
+                    return self._affine(self.definitions[name].body, inner)  # type: ignore[arg-type]
+            raise TypeError(f"no value for {type(node).__name__}")
+
+        return fold(quantity, visit)
+
+    def _slot(self, node: Entry, source: str, indices: tuple[Index, ...], env: Environment) -> int:
+        at = [self._value(i, env) for i in indices]
+        if source not in INPUT_SOURCES:
+            self._check_output(at[0], indices[0].span, "output")
+            return at[0]
+        shape = self._input_shape(node.span)
+        if len(at) == 1:
+            shape = (math.prod(shape),)
+        if len(at) != len(shape) or any(not 0 <= i < n for i, n in zip(at, shape, strict=False)):
+            raise FormulaError(
+                f"input {source}[{', '.join(map(str, at))}] does not exist",
+                expected=f"an index into shape {tuple(self.shape.inputs or ())}, or a flat one",
+                found=f"[{', '.join(map(str, at))}]",
+                fix="indices count from 0; give one flat index or one for each axis",
+                where=str(node.span) if node.span else None,
+            )
+        flat = 0
+        for i, n in zip(at, shape, strict=True):
+            flat = flat * n + i
+        return flat
+
+
+def _decide(left: Affine, right: Affine, span: Span | None) -> Formula:
+    """An atom; or a constant, where one side is infinite and the comparison is no question."""
+    low, high = left.constant, right.constant
+    if math.isnan(low) or math.isnan(high):
+        raise FormulaError(
+            "this side of a comparison is inf - inf",
+            expected="a number",
+            found="an undefined difference",
+            fix="remove one of the infinities",
+            where=str(span) if span else None,
+        )
+    if low == -math.inf or high == math.inf:
+        return TOP
+    if low == math.inf or high == -math.inf:
+        return BOTTOM
+    return Atom(left, right)
+
+
+def _degree(node: Formula) -> Formula:
+    if isinstance(node, Crisp):
+        return UNIT_ATOM if node.truth else BOTTOM
+    return node
+
+
+def simplify(
+    kind: ConnectiveKind,
+    parts: list[Formula],
+    hardness: float | None,
+    *,
+    top_is_unit: bool,
+) -> Formula:
+    """One connective with its constant parts worked in.
+
+    ``and``/``or`` have neutral and absorbing constants in every logic. In ``tensor``/``par`` they
+    depend on whether the logic's top is the unit of tensor (fuzzy, DL2) or beyond it (QLL, where
+    top is -inf and absorbs everything but bottom).
+    """
+    crisp = [part for part in parts if isinstance(part, Crisp)]
+    if len(crisp) == len(parts) and parts:
+        truths = [part.truth for part in crisp]
+        return Crisp(all(truths) if kind in ("and", "tensor") else any(truths))
+    operands = [_degree(part) for part in parts]
+    conjunctive = kind in ("and", "tensor")
+    neutral, absorbing = (TOP, BOTTOM) if conjunctive else (BOTTOM, TOP)
+    if absorbing in operands:
+        return absorbing
+    if neutral in operands and kind in ("tensor", "par") and not top_is_unit:
+        return neutral
+    rest = [part for part in operands if part != neutral]
+    if kind in ("tensor", "par") and len(rest) > 1:
+        rest = [part for part in rest if part != UNIT_ATOM] or [UNIT_ATOM]
+    if not rest:
+        return neutral
+    return rest[0] if len(rest) == 1 else Connective(kind, tuple(rest), hardness)
+
+
+def flatten(root: Formula) -> Formula:
+    """``and`` in ``and``, ``or`` in ``or``, at equal hardness: for logics that are associative."""
+
+    def visit(node: Any, parts: list[Formula]) -> Formula:
+        match node:
+            case Connective(kind, _, hardness):
+                flat: list[Formula] = []
+                for part in parts:
+                    if (
+                        isinstance(part, Connective)
+                        and part.kind == kind
+                        and part.hardness == hardness
+                    ):
+                        flat.extend(part.parts)
+                    else:
+                        flat.append(part)
+                return Connective(kind, tuple(flat), hardness)
+            case Implies(kind):
+                return Implies(kind, parts[0], parts[1])
+            case _:
+                return node  # type: ignore[no-any-return]
+
+    return fold(root, visit)
+
+
+def difference(left: Affine, right: Affine) -> Affine:
+    """``left - right``: what QLL, DL2 and the hard reading make of an atom."""
+    terms: list[tuple[Slot, float]] = [*left.terms, *((s, -c) for s, c in right.terms)]
+    return affine(terms, left.constant - right.constant)
+
+
+def _flat_atoms(parts: Iterable[Formula]) -> list[Atom]:
+    found: list[Atom] = []
+    stack = list(parts)
+    while stack:
+        node = stack.pop()
+        if isinstance(node, Connective):
+            stack.extend(node.parts)
+        elif isinstance(node, Atom):
+            found.append(node)
+    return found
