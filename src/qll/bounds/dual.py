@@ -1,0 +1,384 @@
+"""The dual bound of a ReLU network over a box, for any graph: the reference, in torch.
+
+For objectives ``g_m = c_m . z_L + d_m . x + e_m`` and any multipliers, a lower bound of
+``min_x max_m g_m(x)`` over the box and the splits of a domain:
+
+* ``weight`` >= 0, normalised to sum 1: ``max_m g_m >= sum_m weight_m g_m``.
+* ``alpha`` in [0, 1]: where an activation has a coefficient A >= 0, ``A relu(z) >= A alpha z``
+  (alpha is 1 for a neuron that is on, 0 for one that is off); where A < 0, the chord
+  ``relu(z) <= u (z - l) / (u - l)`` of its pre-activation bounds.
+* ``beta`` >= 0 for a split neuron, known to satisfy ``sign * z >= 0``: subtract ``beta sign z``.
+* ``delta``: copies of the inputs. What remains is ``sum_G f_G(x_G) `` over groups of first-layer
+  neurons (see `qll.bounds.groups`) that read the inputs G. Each group is minimised over its own copy
+  of the inputs; multipliers that sum to 0 over the copies of an input keep the sum a lower bound.
+  With the total coefficient ``c_p`` of input p under the chords, group G takes the share
+  ``c_p / copies_p + delta_{G,p}`` in place of its own ``c_{G,p}``, so that ``delta = 0`` with chords
+  gives exactly the CROWN bound and any hull improves on it. Within a group of at most 4 neurons the
+  terms with A < 0 need no chord: ``sum_k A_k relu(z_k) = min_S sum_{k in S} A_k z_k`` over subsets S,
+  so the minimum over the box is the least of 2^4 closed forms (the *joint hull*).
+
+Every choice of multipliers gives a valid bound; ascent by gradients only makes it better. The bound
+is computed in the dtype of the inputs; float64 errors are covered by the caller's margin.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from qll.bounds.groups import Groups, group_neurons
+from qll.networks.relu_form import ReluForm
+
+# Above this many entries a sparse matrix stays sparse in torch.
+DENSE_ENTRIES = 1 << 22
+# Adam's decay rates; the second is short because ascents are.
+ADAM = (0.9, 0.99)
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Step sizes of the ascent, in units of each multiplier's own scale, and their decay a step."""
+
+    alpha: float = 0.1
+    beta: float = 0.2
+    weight: float = 0.1
+    delta: float = 0.2
+    decay: float = 0.98
+
+
+@dataclass(frozen=True, eq=False)
+class Domains:
+    """A batch of B domains; ``low``, ``high`` and ``sign`` are per hidden layer (B, n_k).
+
+    ``low`` and ``high`` already take the splits into account. ``sign`` is +1 for a neuron split to
+    z >= 0, -1 for z <= 0 and 0 for one that is not split.
+    """
+
+    lower: Tensor  # (B, inputs)
+    upper: Tensor
+    low: list[Tensor]
+    high: list[Tensor]
+    sign: list[Tensor]
+    outputs: Tensor  # (B, M, outputs)
+    constant: Tensor  # (B, M)
+    inputs: Tensor | None = None  # (B, M, inputs)
+
+
+@dataclass(frozen=True, eq=False)
+class Multipliers:
+    alpha: list[Tensor]  # per hidden layer (B, n_k)
+    beta: list[Tensor]
+    weight: Tensor  # (B, M)
+    delta: Tensor  # (B, copies)
+
+    def tensors(self) -> list[Tensor]:
+        return [*self.alpha, *self.beta, self.weight, self.delta]
+
+
+@dataclass(frozen=True, eq=False)
+class Bound:
+    value: Tensor  # (B,)
+    minimiser: Tensor  # (B, inputs): of the relaxed problem, in the box
+
+
+class DualBound:
+    """The bound for one network on one device; see the module's docstring."""
+
+    def __init__(
+        self,
+        form: ReluForm,
+        *,
+        device: str | torch.device = "cpu",
+        dtype: torch.dtype = torch.float64,
+    ) -> None:
+        self.form = form
+        self.device = torch.device(device)
+        self.dtype = dtype
+        self.biases = [self.tensor(layer.bias) for layer in form.layers]
+        self.terms = [
+            [(source, self._matrix(weight)) for source, weight in layer.terms]
+            for layer in form.layers
+        ]
+
+    def tensor(self, values: Any) -> Tensor:
+        return torch.as_tensor(np.asarray(values), dtype=self.dtype, device=self.device)
+
+    def _matrix(self, weight: Any) -> Tensor:
+        if isinstance(weight, np.ndarray):
+            return self.tensor(weight)
+        if weight.shape[0] * weight.shape[1] <= DENSE_ENTRIES:
+            return self.tensor(weight.toarray())
+        transposed = weight.T.tocsr()  # stored so that rows @ W is (W.T @ rows.T).T
+        return torch.sparse_csr_tensor(
+            torch.as_tensor(transposed.indptr, dtype=torch.int64),
+            torch.as_tensor(transposed.indices, dtype=torch.int64),
+            torch.as_tensor(transposed.data, dtype=self.dtype),
+            size=transposed.shape,
+        ).to(self.device)
+
+    @staticmethod
+    def pull(rows: Tensor, matrix: Tensor) -> Tensor:
+        """``rows @ W`` over the last axis."""
+        if matrix.layout == torch.strided:
+            return rows @ matrix
+        flat = rows.reshape(-1, rows.shape[-1])
+        return (matrix @ flat.T).T.reshape(*rows.shape[:-1], -1)
+
+    @cached_property
+    def groups(self) -> Groups | None:
+        """Groups of layer 1, if it is a hidden layer that reads the input alone."""
+        first = self.form.layers[0]
+        if len(self.form.layers) < 2 or [s for s, _ in first.terms] != [0]:
+            return None
+        return group_neurons(first.terms[0][1], self.form.input_size)
+
+    @property
+    def copies(self) -> int:
+        return 0 if self.groups is None else self.groups.copies
+
+    def start(self, domains: Domains) -> Multipliers:
+        """CROWN's own slopes: 1 where the chord is nearer to the identity, else 0."""
+        alpha = [
+            (high > -low).to(self.dtype)
+            for low, high in zip(domains.low, domains.high, strict=True)
+        ]
+        return Multipliers(
+            alpha,
+            [torch.zeros_like(low) for low in domains.low],
+            torch.ones_like(domains.constant),
+            torch.zeros(len(domains.constant), self.copies, dtype=self.dtype, device=self.device),
+        )
+
+    def project(self, m: Multipliers, domains: Domains) -> Multipliers:
+        """The nearest multipliers that are allowed: what makes any numbers give a valid bound."""
+        delta = m.delta
+        if self.copies:
+            home = torch.as_tensor(self.groups.copy_home, device=self.device)  # type: ignore[union-attr]
+            others = home != torch.arange(home.numel(), device=self.device)
+            free = torch.where(others, delta, torch.zeros_like(delta))
+            delta = free - torch.zeros_like(free).index_add(1, home, free)
+        return Multipliers(
+            [a.clamp(0, 1) for a in m.alpha],
+            [
+                torch.where(sign != 0, b.clamp(min=0), torch.zeros_like(b))
+                for b, sign in zip(m.beta, domains.sign, strict=True)
+            ],
+            m.weight.clamp(1e-4, 1),
+            delta,
+        )
+
+    def __call__(self, domains: Domains, m: Multipliers, *, hull: bool = True) -> Bound:
+        weight = m.weight / m.weight.sum(dim=1, keepdim=True)
+        value = (weight * domains.constant).sum(dim=1)
+        layers = len(self.biases)
+        flowing: dict[int, Tensor] = {}
+        pixel = torch.zeros_like(domains.lower)
+        if domains.inputs is not None:
+            pixel = torch.einsum("bm,bmp->bp", weight, domains.inputs)
+        back = torch.einsum("bm,bmo->bo", weight, domains.outputs)
+        use_hull = hull and self.groups is not None
+        for k in range(layers, 0, -1):
+            if k < layers:
+                coefficient = flowing.pop(k, torch.zeros_like(domains.low[k - 1]))
+                negative, lower_slope, chord, rise = self._relax(
+                    coefficient, domains, m.alpha[k - 1], k - 1
+                )
+                split = m.beta[k - 1] * domains.sign[k - 1]
+                back = (coefficient - negative) * lower_slope + negative * chord - split
+                if k == 1 and use_hull:
+                    return self._groups(domains, m, value, pixel, back, negative, chord, rise)
+                value = value + (negative * rise).sum(dim=1)
+            value = value + back @ self.biases[k - 1]
+            for source, matrix in self.terms[k - 1]:
+                part = self.pull(back, matrix)
+                if source == 0:
+                    pixel = pixel + part
+                else:
+                    flowing[source] = flowing[source] + part if source in flowing else part
+        minimiser = torch.where(pixel < 0, domains.upper, domains.lower)
+        return Bound(value + (pixel * minimiser).sum(dim=1), minimiser)
+
+    def _relax(
+        self, coefficient: Tensor, domains: Domains, alpha: Tensor, hidden: int
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        low, high = domains.low[hidden], domains.high[hidden]
+        off = high <= 0
+        on = (low >= 0) & ~off
+        zero, one = torch.zeros_like(low), torch.ones_like(low)
+        slope = torch.where(off | on, one, high) / torch.where(off | on, one, high - low)
+        chord = torch.where(off, zero, slope)
+        rise = torch.where(off | on, zero, -chord * low)
+        lower_slope = torch.where(off, zero, torch.where(on, one, alpha))
+        return coefficient.clamp(max=0), lower_slope, chord, rise
+
+    def _groups(
+        self,
+        domains: Domains,
+        m: Multipliers,
+        value: Tensor,
+        pixel: Tensor,
+        back: Tensor,
+        negative: Tensor,
+        chord: Tensor,
+        rise: Tensor,
+    ) -> Bound:
+        groups = self.groups
+        assert groups is not None  # noqa: S101 - the caller has checked
+        bias = self.biases[0]
+        unstable = (chord > 0) & (chord < 1)
+        own = torch.zeros(len(back), groups.copies, dtype=self.dtype, device=self.device)
+        pieces = []
+        for g, block in enumerate(groups.blocks):
+            rows = groups.order[groups.neuron_starts[g] : groups.neuron_starts[g + 1]]
+            copies = slice(int(groups.copy_starts[g]), int(groups.copy_starts[g + 1]))
+            weights = self.tensor(block)
+            own[:, copies] = back[:, rows] @ weights
+            pieces.append((rows, copies, weights))
+        inputs = torch.as_tensor(groups.copy_input, device=self.device)
+        pixel = pixel.index_add(1, inputs, own)
+        share = self.tensor(groups.share)
+        shared = (pixel * share)[:, inputs] + m.delta
+        lower, upper = domains.lower[:, inputs], domains.upper[:, inputs]
+        points = torch.zeros_like(shared)
+        for g, (rows, copies, weights) in enumerate(pieces):
+            free = torch.where(unstable[:, rows], negative[:, rows], torch.zeros_like(negative[:, rows]))
+            if not groups.hull[g]:
+                free = torch.zeros_like(free)
+            kept = back[:, rows] - free * chord[:, rows]
+            value = value + kept @ bias[rows]
+            value = value + ((negative[:, rows] - free) * rise[:, rows]).sum(dim=1)
+            base = shared[:, copies] - (free * chord[:, rows]) @ weights
+            count = len(rows) if groups.hull[g] else 0
+            candidates, coefficients = [], []
+            for chosen in itertools.product((0.0, 1.0), repeat=count):
+                inside = free[:, :count] * self.tensor(chosen)
+                q = base + inside @ weights[:count]
+                best = torch.where(q < 0, upper[:, copies], lower[:, copies])
+                candidates.append((q * best).sum(dim=1) + inside @ bias[rows][:count])
+                coefficients.append(best)
+            stacked = torch.stack(candidates)
+            least = stacked.argmin(dim=0)
+            value = value + stacked.gather(0, least[None])[0]
+            points[:, copies] = torch.stack(coefficients)[least, torch.arange(len(least))]
+        mean = torch.zeros_like(pixel).index_add(1, inputs, points.detach()) * share
+        loose = share == 0
+        edge = torch.where(pixel < 0, domains.upper, domains.lower)
+        value = value + (pixel * edge)[:, loose].sum(dim=1)
+        return Bound(value, torch.where(loose, edge, mean))
+
+    def ascend(
+        self,
+        domains: Domains,
+        m: Multipliers,
+        steps: int,
+        *,
+        rates: Rates | None = None,
+        hull: bool = True,
+        target: float = float("inf"),
+    ) -> tuple[Bound, Multipliers]:
+        """``steps`` of Adam on every multiplier; domains above ``target`` stop moving."""
+        rates = Rates() if rates is None else rates
+        m = self.project(m, domains)
+        moments = [(torch.zeros_like(t), torch.zeros_like(t)) for t in m.tensors()]
+        hidden = len(m.alpha)
+        scales: list[Tensor] | None = None
+        for step in range(steps + 1):
+            leaves = [t.detach().requires_grad_() for t in m.tensors()]
+            here = _from_tensors(leaves, hidden)
+            bound = self(domains, here, hull=hull)
+            going = bound.value <= target
+            if step == steps or not bool(going.any()):
+                return Bound(bound.value.detach(), bound.minimiser.detach()), m
+            if scales is None:
+                scales = self._scales(domains, here)
+            gradients = torch.autograd.grad(bound.value.sum(), leaves, allow_unused=True)
+            gradients = self._tie(gradients, hidden)
+            speed = rates.decay**step * going.to(self.dtype)[:, None]
+            unit = [rates.alpha] * hidden + [rates.beta] * hidden + [rates.weight, rates.delta]
+            moved = []
+            for i, (leaf, gradient) in enumerate(zip(leaves, gradients, strict=True)):
+                g = torch.zeros_like(leaf) if gradient is None else gradient
+                first, second = moments[i]
+                first.mul_(ADAM[0]).add_(g, alpha=1 - ADAM[0])
+                second.mul_(ADAM[1]).addcmul_(g, g, value=1 - ADAM[1])
+                top = first / (1 - ADAM[0] ** (step + 1))
+                bottom = (second / (1 - ADAM[1] ** (step + 1))).sqrt() + 1e-20
+                scale = scales[1] if i == len(leaves) - 1 else scales[0] if i >= hidden else None
+                rate = speed * unit[i] * (1 if scale is None or i == len(leaves) - 2 else scale)
+                moved.append(leaf.detach() + rate * top / bottom)
+            m = self.project(_from_tensors(moved, hidden), domains)
+        raise AssertionError("unreachable")
+
+    def _tie(self, gradients: Sequence[Tensor | None], hidden: int) -> list[Tensor | None]:
+        """The home copy of an input holds minus the sum of the others."""
+        result = list(gradients)
+        delta = result[-1]
+        if delta is not None and self.copies:
+            home = torch.as_tensor(self.groups.copy_home, device=self.device)  # type: ignore[union-attr]
+            result[-1] = delta - delta[:, home]
+        return result
+
+    def _scales(self, domains: Domains, m: Multipliers) -> list[Tensor]:
+        """Mean size of the coefficients of the activations and of the inputs, for beta and delta."""
+        with torch.no_grad():
+            coefficients, pixel = self.coefficients(domains, m)
+            flat = torch.cat(coefficients, dim=1) if coefficients else pixel
+            return [
+                flat.abs().mean(dim=1, keepdim=True) + 1e-30,
+                pixel.abs().mean(dim=1, keepdim=True) + 1e-30,
+            ]
+
+    def coefficients(self, domains: Domains, m: Multipliers) -> tuple[list[Tensor], Tensor]:
+        """Coefficients of the hidden activations, and of the input under the chords."""
+        weight = m.weight / m.weight.sum(dim=1, keepdim=True)
+        layers = len(self.biases)
+        flowing: dict[int, Tensor] = {}
+        pixel = torch.zeros_like(domains.lower)
+        if domains.inputs is not None:
+            pixel = torch.einsum("bm,bmp->bp", weight, domains.inputs)
+        back = torch.einsum("bm,bmo->bo", weight, domains.outputs)
+        found = []
+        for k in range(layers, 0, -1):
+            if k < layers:
+                coefficient = flowing.pop(k, torch.zeros_like(domains.low[k - 1]))
+                found.append(coefficient)
+                negative, lower_slope, chord, _ = self._relax(
+                    coefficient, domains, m.alpha[k - 1], k - 1
+                )
+                split = m.beta[k - 1] * domains.sign[k - 1]
+                back = (coefficient - negative) * lower_slope + negative * chord - split
+            for source, matrix in self.terms[k - 1]:
+                part = self.pull(back, matrix)
+                if source == 0:
+                    pixel = pixel + part
+                else:
+                    flowing[source] = flowing[source] + part if source in flowing else part
+        return found[::-1], pixel
+
+
+def _from_tensors(tensors: list[Tensor], hidden: int) -> Multipliers:
+    return Multipliers(
+        tensors[:hidden], tensors[hidden : 2 * hidden], tensors[2 * hidden], tensors[-1]
+    )
+
+
+def take(domains: Domains, rows: Any) -> Domains:
+    """The domains ``rows`` of a batch."""
+    return replace(
+        domains,
+        lower=domains.lower[rows],
+        upper=domains.upper[rows],
+        low=[t[rows] for t in domains.low],
+        high=[t[rows] for t in domains.high],
+        sign=[t[rows] for t in domains.sign],
+        outputs=domains.outputs[rows],
+        constant=domains.constant[rows],
+        inputs=None if domains.inputs is None else domains.inputs[rows],
+    )

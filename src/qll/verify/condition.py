@@ -1,0 +1,298 @@
+"""A condition compiled for search: its affine leaves as matrices, its max/min tree over leaf numbers.
+
+The property holds at a point iff the value of the tree is <= 0. A *violation* chooses, at every
+maximum, one part and, at every minimum, all parts: a disjunction of conjunctions of affine
+functions that must all be positive. That disjunction can be exponentially long, so it is expanded
+lazily (`Obligation.expand`): a bound on the functions chosen so far often closes it early.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qll.errors import InputError
+from qll.formula.hard import Affine, HardForm, Max, Min, Slot, affine
+
+Array: TypeAlias = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Both:
+    """Violated iff every part is (a minimum)."""
+
+    parts: tuple[Tree, ...]
+
+
+@dataclass(frozen=True)
+class Any_:
+    """Violated iff some part is (a maximum)."""
+
+    parts: tuple[Tree, ...]
+
+
+# A leaf is the row of its affine function; True and False are violated everywhere and nowhere.
+Tree: TypeAlias = int | bool | Both | Any_
+
+
+@dataclass(frozen=True, eq=False)
+class Condition:
+    """Leaf ``m`` is ``constant[m] + outputs[m] @ y + inputs[m] @ x``; the property holds iff the
+    tree's value is <= 0 (or < 0, where ``tie_violates``)."""
+
+    outputs: Array  # (leaves, output size)
+    inputs: Array | None  # (leaves, input size), or nothing speaks of the input
+    constant: Array  # (leaves,)
+    tree: Tree
+    tie_violates: bool = False
+
+    @property
+    def leaves(self) -> int:
+        return int(self.constant.shape[0])
+
+    def leaf_values(self, y: Array, x: Array) -> Array:
+        """(B, leaves) for outputs ``y`` (B, outputs) at points ``x`` (B, inputs)."""
+        values = y @ self.outputs.T + self.constant
+        if self.inputs is not None:
+            values = values + x @ self.inputs.T
+        return np.asarray(values)
+
+    def value(self, leaf_values: Array) -> Array:
+        """(B,) the hard value of the tree."""
+        return _reduce(self.tree, leaf_values)
+
+    def is_violated(self, value: float) -> bool:
+        return value >= 0 if self.tie_violates else value > 0
+
+    def exact_range(
+        self, low: Array, high: Array, x: Sequence[float] | Array
+    ) -> tuple[Fraction, Fraction]:
+        """The exact range of the value at the point ``x`` when output i is in [low[i], high[i]]."""
+        lows, highs = [], []
+        for m in range(self.leaves):
+            floor = ceiling = Fraction(float(self.constant[m]))
+            for i in np.flatnonzero(self.outputs[m]):
+                c = Fraction(float(self.outputs[m, i]))
+                ends = c * Fraction(float(low[i])), c * Fraction(float(high[i]))
+                floor, ceiling = floor + min(ends), ceiling + max(ends)
+            if self.inputs is not None:
+                for k in np.flatnonzero(self.inputs[m]):
+                    term = Fraction(float(self.inputs[m, k])) * Fraction(float(x[k]))
+                    floor, ceiling = floor + term, ceiling + term
+            lows.append(floor)
+            highs.append(ceiling)
+        return _exact(self.tree, lows), _exact(self.tree, highs)
+
+    def exact_value(self, y: Sequence[Fraction], x: Sequence[float] | Array) -> Fraction:
+        """The value at the point ``x`` with the exact outputs ``y``."""
+        leaves = []
+        for m in range(self.leaves):
+            total = Fraction(float(self.constant[m]))
+            for i in np.flatnonzero(self.outputs[m]):
+                total += Fraction(float(self.outputs[m, i])) * Fraction(y[i])
+            if self.inputs is not None:
+                for k in np.flatnonzero(self.inputs[m]):
+                    total += Fraction(float(self.inputs[m, k])) * Fraction(float(x[k]))
+            leaves.append(total)
+        return _exact(self.tree, leaves)
+
+    def soft_weights(self, leaf_values: Array, hardness: float) -> Array:
+        """(B, leaves) the gradient of the softened value: shares by softmax at a maximum, softmin
+        at a minimum, so that a search can trade the leaves of a conjunction."""
+        weights = np.zeros_like(leaf_values)
+        _soft(self.tree, leaf_values, hardness, np.ones(leaf_values.shape[0]), weights)
+        return weights
+
+    def with_tree(self, tree: Tree) -> Condition:
+        return Condition(self.outputs, self.inputs, self.constant, tree, self.tie_violates)
+
+
+@dataclass(frozen=True)
+class Obligation:
+    """Leaves that must all be positive, and disjunctions of which one part must hold as well.
+
+    Refuting the leaves alone refutes the obligation, so ``waiting`` is expanded only if need be.
+    """
+
+    leaves: tuple[int, ...]
+    waiting: tuple[Any_, ...] = ()
+
+    @property
+    def is_conjunction(self) -> bool:
+        return not self.waiting
+
+    def expand(self) -> list[Obligation]:
+        """One obligation per part of the shortest waiting disjunction."""
+        first = min(self.waiting, key=lambda node: len(node.parts))
+        rest = tuple(node for node in self.waiting if node is not first)
+        return [obligation(part, self.leaves, rest) for part in first.parts]
+
+
+def obligation(
+    tree: Tree, leaves: tuple[int, ...] = (), waiting: tuple[Any_, ...] = ()
+) -> Obligation:
+    """What must hold for ``tree`` to be violated, besides ``leaves`` and ``waiting``."""
+    chosen, pending = list(leaves), list(waiting)
+    stack: list[Tree] = [tree]
+    while stack:
+        node = stack.pop()
+        if isinstance(node, Both):
+            stack.extend(node.parts)
+        elif isinstance(node, Any_):
+            pending.append(node)
+        elif not isinstance(node, bool) and node not in chosen:
+            chosen.append(node)
+    return Obligation(tuple(sorted(chosen)), tuple(pending))
+
+
+def obligations(tree: Tree) -> list[Obligation]:
+    """The violation as a disjunction of obligations, one level deep."""
+    if isinstance(tree, Any_):
+        return [obligation(part) for part in tree.parts]
+    return [obligation(tree)]
+
+
+@dataclass
+class _Compiler:
+    """Collects equal leaves once and drops what is true or false everywhere."""
+
+    output_size: int
+    input_size: int
+    tie_violates: bool
+    rows: dict[Affine, int] = field(default_factory=dict)
+
+    def compile(self, form: HardForm) -> Tree:
+        match form:
+            case Affine(terms, constant):
+                if math.isnan(constant) or any(not math.isfinite(c) for _, c in terms):
+                    raise _unusable(form)
+                if not terms or math.isinf(constant):
+                    return constant >= 0 if self.tie_violates else constant > 0
+                for slot, _ in terms:
+                    self._check(slot)
+                return self.rows.setdefault(form, len(self.rows))
+            case Max(parts):
+                return _gather([self.compile(part) for part in parts], absorbing=True)
+            case Min(parts):
+                return _gather([self.compile(part) for part in parts], absorbing=False)
+
+    def _check(self, slot: Slot) -> None:
+        source, index = slot
+        size = {"y": self.output_size, "x": self.input_size}.get(source)
+        if size is None:
+            raise InputError(
+                f"the condition speaks of {source}[{index}]",
+                expected="only outputs y and inputs x of one run of the network",
+                found=f"'{source}'",
+                fix="substitute the values of the reference point, or verify another property",
+            )
+        if not 0 <= index < size:
+            kind = "output" if source == "y" else "input"
+            raise InputError(
+                f"the condition speaks of {source}[{index}], which does not exist",
+                expected=f"an index below {size}, the network's number of {kind}s",
+                found=str(index),
+                fix="use a property written for this network",
+            )
+
+
+def _gather(parts: list[Tree], *, absorbing: bool) -> Tree:
+    """A maximum (absorbing True: violated as soon as one part is) or a minimum (absorbing False)."""
+    kept: list[Tree] = []
+    kind = Any_ if absorbing else Both
+    for part in parts:
+        if isinstance(part, bool):
+            if part is absorbing:
+                return absorbing
+        elif isinstance(part, kind):
+            kept.extend(part.parts)
+        elif part not in kept:
+            kept.append(part)
+    if not kept:
+        return not absorbing
+    return kept[0] if len(kept) == 1 else kind(tuple(kept))
+
+
+def both(parts: tuple[Tree, ...]) -> Tree:
+    """The tree that is violated iff every part is."""
+    return _gather(list(parts), absorbing=False)
+
+
+def _unusable(form: Affine) -> InputError:
+    return InputError(
+        "the condition has a number that is not finite",
+        expected="finite coefficients and a constant that is a number",
+        found=repr(form),
+        fix="check the thresholds and parameters of the property",
+    )
+
+
+def substitute(form: HardForm, values: Mapping[str, Sequence[float] | Array]) -> HardForm:
+    """The form with the slots of the given sources (``x0``, ``y0``) replaced by constants."""
+    match form:
+        case Affine(terms, constant):
+            kept = []
+            for (source, index), coefficient in terms:
+                if source in values:
+                    constant += coefficient * float(values[source][index])
+                else:
+                    kept.append(((source, index), coefficient))
+            return affine(kept, constant)
+        case Max(parts):
+            return Max(tuple(substitute(part, values) for part in parts))
+        case Min(parts):
+            return Min(tuple(substitute(part, values) for part in parts))
+
+
+def compile_condition(
+    form: HardForm, *, output_size: int, input_size: int, tie_violates: bool = False
+) -> Condition:
+    compiler = _Compiler(output_size, input_size, tie_violates)
+    tree = compiler.compile(form)
+    outputs = np.zeros((len(compiler.rows), output_size))
+    inputs = np.zeros((len(compiler.rows), input_size))
+    constant = np.zeros(len(compiler.rows))
+    for leaf, row in compiler.rows.items():
+        constant[row] = leaf.constant
+        for (source, index), coefficient in leaf.terms:
+            (outputs if source == "y" else inputs)[row, index] = coefficient
+    return Condition(outputs, inputs if inputs.any() else None, constant, tree, tie_violates)
+
+
+def _reduce(tree: Tree, values: Array) -> Array:
+    if isinstance(tree, bool):
+        return np.full(values.shape[0], np.inf if tree else -np.inf)
+    if isinstance(tree, int):
+        return values[:, tree]
+    parts = [_reduce(part, values) for part in tree.parts]
+    return np.asarray((np.max if isinstance(tree, Any_) else np.min)(parts, axis=0))
+
+
+def _exact(tree: Tree, values: list[Fraction]) -> Fraction:
+    if isinstance(tree, bool):  # a stand-in for infinity: only the sign is read
+        return Fraction(1 if tree else -1)
+    if isinstance(tree, int):
+        return values[tree]
+    parts = [_exact(part, values) for part in tree.parts]
+    return max(parts) if isinstance(tree, Any_) else min(parts)
+
+
+def _soft(tree: Tree, values: Array, hardness: float, share: Array, weights: Array) -> None:
+    if isinstance(tree, bool):
+        return
+    if isinstance(tree, int):
+        weights[:, tree] += share
+        return
+    parts = np.stack([_reduce(part, values) for part in tree.parts], axis=1)
+    sign = 1.0 if isinstance(tree, Any_) else -1.0
+    scores = sign * hardness * parts
+    shares = np.exp(scores - scores.max(axis=1, keepdims=True))
+    shares /= shares.sum(axis=1, keepdims=True)
+    for index, part in enumerate(tree.parts):
+        _soft(part, values, hardness, share * shares[:, index], weights)

@@ -1,0 +1,156 @@
+"""A query: does the condition hold at every point of a box (cut by linear constraints)?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Protocol
+
+import numpy as np
+
+from qll.errors import InputError
+from qll.formula.hard import Affine, HardForm
+from qll.networks.relu_form import ReluForm
+from qll.verify.condition import Array, Condition, both, compile_condition
+
+
+class VerifiableNetwork(Protocol):
+    """What a query needs of a network (see `qll.networks`)."""
+
+    @property
+    def relu_form(self) -> ReluForm: ...
+
+    def enclose(self, x: Any) -> Any: ...
+
+    def evaluate_exact(self, x: Any) -> Any: ...
+
+    def runtime(self, batch: Any) -> Any: ...
+
+
+@dataclass(frozen=True, eq=False)
+class Query:
+    """``falsified`` iff some ``x`` with ``lower <= x <= upper`` and every constraint <= 0 gives the
+    condition a value > 0 (>= 0 where ``tie_violates``). The box is exact: its float64 ends are the
+    region, however they were computed."""
+
+    network: VerifiableNetwork
+    lower: Array  # (input size,)
+    upper: Array
+    condition: HardForm
+    constraints: tuple[Affine, ...] = ()  # over ("x", k) only; satisfied iff <= 0
+    tie_violates: bool = False
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        size = self.form.input_size
+        for side in ("lower", "upper"):
+            values = np.ascontiguousarray(getattr(self, side), dtype=np.float64).reshape(-1)
+            if values.shape != (size,):
+                raise InputError(
+                    f"the region's {side} end does not fit the network",
+                    expected=f"{size} numbers, one per input",
+                    found=f"{values.size}",
+                    fix="give a region of the network's input shape",
+                )
+            if not np.isfinite(values).all():
+                raise InputError(
+                    f"the region's {side} end is not finite",
+                    expected="a bounded region",
+                    found=f"{values[~np.isfinite(values)][0]}",
+                    fix="bound every input, for example by the range of the data",
+                )
+            object.__setattr__(self, side, values)
+        if (self.lower > self.upper).any():
+            k = int(np.flatnonzero(self.lower > self.upper)[0])
+            raise InputError(
+                f"the region is empty at input {k}",
+                expected="lower <= upper",
+                found=f"lower {self.lower[k]}, upper {self.upper[k]}",
+                fix="check the sign of epsilon and the range of the data",
+            )
+        for layer in self.form.layers:
+            finite = np.isfinite(layer.bias).all() and all(
+                np.isfinite(w if isinstance(w, np.ndarray) else w.data).all()
+                for _, w in layer.terms
+            )
+            if not finite:
+                raise InputError(
+                    "the network has a weight that is not finite",
+                    expected="finite weights",
+                    found="NaN or infinity",
+                    fix="train or export the network again",
+                )
+        _ = self.compiled, self.region_rows  # so that a bad condition is named before any work
+
+    @property
+    def form(self) -> ReluForm:
+        return self.network.relu_form
+
+    @cached_property
+    def compiled(self) -> Condition:
+        return compile_condition(
+            self.condition,
+            output_size=self.form.output_size,
+            input_size=self.form.input_size,
+            tie_violates=self.tie_violates,
+        )
+
+    @cached_property
+    def region_rows(self) -> tuple[Array, Array]:
+        """The constraints as ``rows @ x + constant <= 0``."""
+        rows = np.zeros((len(self.constraints), self.form.input_size))
+        constant = np.zeros(len(self.constraints))
+        for r, constraint in enumerate(self.constraints):
+            constant[r] = constraint.constant
+            for (source, index), coefficient in constraint.terms:
+                if source != "x" or not 0 <= index < self.form.input_size:
+                    raise InputError(
+                        f"a constraint of the region speaks of {source}[{index}]",
+                        expected=f"inputs x[0] to x[{self.form.input_size - 1}]",
+                        found=f"{source}[{index}]",
+                        fix="keep constraints on outputs in the property",
+                    )
+                rows[r, index] = coefficient
+        return rows, constant
+
+    @cached_property
+    def search(self) -> Condition:
+        """What a search maximises and a proof bounds: the condition, and every constraint of the
+        region as one more function that has to be >= 0."""
+        rows, constant = self.region_rows
+        inner = self.compiled
+        if not len(rows):
+            return inner
+        inputs = np.zeros((inner.leaves, rows.shape[1])) if inner.inputs is None else inner.inputs
+        outputs = np.vstack([inner.outputs, np.zeros((len(rows), inner.outputs.shape[1]))])
+        extra = tuple(range(inner.leaves, inner.leaves + len(rows)))
+        tree = inner.tree if isinstance(inner.tree, bool) else both((inner.tree, *extra))
+        return Condition(
+            outputs,
+            np.vstack([inputs, -rows]),
+            np.concatenate([inner.constant, -constant]),
+            tree,
+            inner.tie_violates,
+        )
+
+    def clip(self, points: Array) -> Array:
+        return np.clip(points, self.lower, self.upper)
+
+    def contains(self, x: Sequence[float] | Array) -> bool:
+        """Exact: comparisons of floats for the box, rational arithmetic for the constraints."""
+        from fractions import Fraction
+
+        point = np.asarray(x, dtype=np.float64)
+        if point.shape != self.lower.shape or not np.isfinite(point).all():
+            return False
+        if (point < self.lower).any() or (point > self.upper).any():
+            return False
+        return all(
+            sum(
+                (Fraction(c) * Fraction(float(point[k])) for (_, k), c in constraint.terms),
+                Fraction(constraint.constant),
+            )
+            <= 0
+            for constraint in self.constraints
+        )

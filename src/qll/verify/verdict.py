@@ -1,0 +1,79 @@
+"""What a verifier answers, and on what the answer rests."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+class Status(StrEnum):
+    VERIFIED = "verified"
+    FALSIFIED = "falsified"
+    UNKNOWN = "unknown"
+
+
+class Reason(StrEnum):
+    """Why an answer is ``unknown``."""
+
+    TIME = "out of time"
+    NODES = "out of nodes"
+    MEMORY = "out of memory"
+    NEAR_TIE = "near-tie"
+    MARGIN = "bound within the margin of rounding"
+    UNSUPPORTED = "not supported by this backend"
+    BACKEND = "the backend failed"
+
+
+# Claims that every 'verified' of the float64 engine is weakened by.
+FLOAT_MARGIN_NOTE = (
+    "bounds computed in float64 on the folded network and accepted above a relative margin of "
+    "{margin:g}, not by rigorous rounding"
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Verdict:
+    """``verified``: no point of the region violates the property. ``falsified``: ``witness`` does.
+
+    ``bound`` is the least proved margin by which every violation is refuted (positive when
+    verified; for ``unknown`` the worst open one). ``notes`` lists all that weakens the claim.
+    """
+
+    status: Status
+    stage: str
+    reason: Reason | None = None
+    witness: NDArray[np.float64] | None = None
+    value: tuple[float, float] | None = None
+    bound: float | None = None
+    nodes: int = 0
+    seconds: float = 0.0
+    backend: str = "bab"
+    notes: tuple[str, ...] = ()
+    proof: Any = field(default=None, repr=False)
+
+    @property
+    def decided(self) -> bool:
+        return self.status is not Status.UNKNOWN
+
+    def contradicts(self, other: Verdict) -> bool:
+        return self.decided and other.decided and self.status is not other.status
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain data; the witness stays apart, because it can be large."""
+        return {
+            "status": str(self.status),
+            "reason": None if self.reason is None else str(self.reason),
+            "stage": self.stage,
+            "bound": self.bound,
+            "nodes": self.nodes,
+            "seconds": round(self.seconds, 6),
+            "backend": self.backend,
+            "notes": list(self.notes),
+        }
+
+    def __str__(self) -> str:
+        return f"{self.status}: {self.reason}" if self.reason else str(self.status)
