@@ -1,0 +1,133 @@
+"""Running a network plan, forward and backward, for ``LANES`` samples at once.
+
+Every step of a plan, a convolution or a dense layer, forward or backward, is the same loop: an
+output block of ``height`` rows is the sum over its taps, and a tap is a run of source rows times a
+run of weights. One compiled loop for each height serves all networks. A row is ``LANES`` floats.
+
+Layout of a step (int64): height, blocks, first block, start, finish, reads input.
+Layout of a block (int32): destination row, first tap, end of taps, first bias.
+Layout of a tap (int32): source row, first weight, rows.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from qll.kernels.simd import LANES, kernel, load
+from qll.kernels.tile import (
+    tile_broadcast,
+    tile_fma,
+    tile_gate,
+    tile_load,
+    tile_relu,
+    tile_signs,
+    tile_store,
+    tile_zero,
+)
+
+BLOCK_FIELDS, TAP_FIELDS = 4, 3
+FROM_ZERO, FROM_BIAS, FROM_DESTINATION = 0, 1, 2
+PLAIN, RELU, GATE = 0, 1, 2
+
+
+def _sum_of_taps(height: int) -> Any:
+    @kernel
+    def accumulate(tile, block, blocks, taps, weights, source, base):  # type: ignore[no-untyped-def]
+        for t in range(blocks[block + 1], blocks[block + 2]):
+            row = (base + taps[TAP_FIELDS * t]) * LANES
+            weight = taps[TAP_FIELDS * t + 1]
+            for i in range(taps[TAP_FIELDS * t + 2]):
+                vector = load(source, row + i * LANES)
+                tile = tile_fma(tile, vector, weights, weight + i * height)
+        return tile
+
+    return accumulate
+
+
+def _step_runner(height: int) -> Any:
+    accumulate = _sum_of_taps(height)
+
+    @kernel
+    def run(step, plan, source, base, target):  # type: ignore[no-untyped-def]
+        blocks, taps, weights, biases = plan
+        start, finish = step[3], step[4]
+        for b in range(step[2], step[2] + step[1]):
+            block = b * BLOCK_FIELDS
+            place = blocks[block] * LANES
+            if start == FROM_BIAS:
+                tile = tile_broadcast(height, biases, blocks[block + 3])
+            elif start == FROM_DESTINATION:
+                tile = tile_load(height, target, place)
+            else:
+                tile = tile_zero(height)
+            tile = accumulate(tile, block, blocks, taps, weights, source, base)
+            if finish == RELU:
+                tile = tile_relu(tile)
+            elif finish == GATE:
+                tile = tile_gate(tile, target, place)
+            tile_store(tile, target, place)
+
+    return run
+
+
+def _sign_runner(height: int) -> Any:
+    accumulate = _sum_of_taps(height)
+
+    @kernel
+    def run(step, plan, source, positive, negative):  # type: ignore[no-untyped-def]
+        blocks, taps, weights, _ = plan
+        for b in range(step[2], step[2] + step[1]):
+            block = b * BLOCK_FIELDS
+            tile = accumulate(tile_zero(height), block, blocks, taps, weights, source, 0)
+            tile_signs(tile, positive, negative, blocks[block])
+
+    return run
+
+
+_run1, _run4, _run8 = (_step_runner(height) for height in (1, 4, 8))
+_signs1, _signs4, _signs8 = (_sign_runner(height) for height in (1, 4, 8))
+
+
+@kernel
+def run_step(step, plan, source, base, target):  # type: ignore[no-untyped-def]
+    if step[0] == 8:
+        _run8(step, plan, source, base, target)
+    elif step[0] == 4:
+        _run4(step, plan, source, base, target)
+    else:
+        _run1(step, plan, source, base, target)
+
+
+@kernel
+def run_forward(steps, plan, points, base, rows):  # type: ignore[no-untyped-def]
+    """The outputs of the points whose rows begin at ``base``; everything else lands in ``rows``."""
+    for s in range(len(steps)):
+        if steps[s, 5]:
+            run_step(steps[s], plan, points, base, rows)
+        else:
+            run_step(steps[s], plan, rows, 0, rows)
+
+
+@kernel
+def run_backward(steps, plan, rows):  # type: ignore[no-untyped-def]
+    """All but the last backward step; gradients overwrite the activations they were gated by."""
+    for s in range(len(steps) - 1):
+        run_step(steps[s], plan, rows, 0, rows)
+
+
+@kernel
+def run_input_signs(steps, plan, rows, positive, negative):  # type: ignore[no-untyped-def]
+    """The last backward step: only the signs of the gradient by the input."""
+    step = steps[len(steps) - 1]
+    if step[0] == 8:
+        _signs8(step, plan, rows, positive, negative)
+    elif step[0] == 4:
+        _signs4(step, plan, rows, positive, negative)
+    else:
+        _signs1(step, plan, rows, positive, negative)
+
+
+@kernel
+def run_input_gradient(steps, plan, rows, gradient):  # type: ignore[no-untyped-def]
+    """The last backward step with the gradient itself, for references and tests."""
+    run_step(steps[len(steps) - 1], plan, rows, 0, gradient)

@@ -1,0 +1,431 @@
+"""A network as a kernel plan: steps, blocks, taps and packed weights (layouts: ``layers.py``)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from qll.kernels.recognise import AffineLayer, Convolution, Rectifier, Shape, recognise
+from qll.kernels.spans import Span, cut, multiplications
+
+Floats = NDArray[np.float32]
+Ints = NDArray[np.int32]
+# A source row block of this many rows (32 KiB at 32 lanes) stays in the first-level cache while
+# every output block reads it; it also bounds the length of one float32 sum.
+ROWS_A_SEGMENT = 256
+
+
+@dataclass(frozen=True, eq=False)
+class Region:
+    """Where a layer's values lie: ``row_of[k]`` is the row of logical entry ``k``."""
+
+    first: int
+    rows: int
+    row_of: NDArray[np.int64]
+    # Images: rows run over height, width, then this many channels (some may be padding); else 0.
+    stride: int
+
+
+@dataclass(eq=False)
+class _Packing:
+    """How one step's weights come out of an effective weight tensor: a gather, once a refresh."""
+
+    first: int
+    index: NDArray[np.int64]
+
+
+@dataclass(eq=False)
+class _Tables:
+    """Growing step, block and tap tables."""
+
+    steps: list[tuple[int, ...]] = field(default_factory=list)
+    blocks: list[tuple[int, int, int, int]] = field(default_factory=list)
+    taps: list[tuple[int, int, int]] = field(default_factory=list)
+    weights: int = 0
+
+    def reserve(self, index: NDArray[np.int64]) -> _Packing:
+        packing = _Packing(self.weights, index.reshape(-1))
+        self.weights += packing.index.size
+        return packing
+
+    def block(self, row: int, runs: Sequence[tuple[int, int, int]], height: int, bias: int) -> None:
+        """Runs that continue one another in rows and weights become one tap."""
+        first = len(self.taps)
+        for source, weight, count in runs:
+            if len(self.taps) > first:
+                s, w, n = self.taps[-1]
+                if source == s + n and weight == w + n * height:
+                    self.taps[-1] = (s, w, n + count)
+                    continue
+            self.taps.append((source, weight, count))
+        self.blocks.append((row, first, len(self.taps), bias))
+
+
+def _height_for(count: int, tallest: int) -> int:
+    """The tile height that wastes least: padding rows, and loads that a low tile repeats."""
+    heights = [h for h in (8, 4, 1) if h <= tallest]
+    return min(heights, key=lambda h: -(-count // h) * h * (1 + 1 / h))
+
+
+def _height_dividing(count: int, tallest: int) -> int:
+    return next(h for h in (8, 4, 1) if h <= tallest and count % h == 0)
+
+
+@dataclass(eq=False)
+class NetworkPlan:
+    """The compiled form of a network. ``refresh`` after the weights have changed."""
+
+    inputs: int
+    outputs: int
+    input_order: Ints  # row -> flat index of the input
+    output_row: int
+    rows: int
+    forward_steps: NDArray[np.int64]
+    backward_steps: NDArray[np.int64]
+    blocks: Ints
+    taps: Ints
+    weights: Floats
+    biases: Floats
+    multiplications: int
+    _sources: list[tuple[Callable[[], Tensor], list[_Packing]]]
+    _bias_sources: list[tuple[Callable[[], Tensor], int, NDArray[np.int64]]]
+
+    def refresh(self) -> None:
+        """Read the module's weights anew."""
+        with torch.no_grad():
+            for source, packings in self._sources:
+                flat = np.append(source().reshape(-1).numpy(), np.float32(0.0))
+                for packing in packings:
+                    place = self.weights[packing.first : packing.first + packing.index.size]
+                    np.take(flat, packing.index, out=place, mode="clip")
+            for bias, first, row_of in self._bias_sources:
+                self.biases[first + row_of] = bias().numpy()
+
+    def arrays(self) -> tuple[Ints, Ints, Floats, Floats]:
+        return self.blocks, self.taps, self.weights, self.biases
+
+
+def plan_network(module: nn.Module, input_shape: Shape) -> NetworkPlan | None:
+    """The plan of a module that is a chain of known layers; None for any other."""
+    pieces = recognise(module, input_shape)
+    if pieces is None:
+        return None
+    spans: list[Span] = []
+    run: list[AffineLayer] = []
+    for piece in [*pieces, None]:
+        if isinstance(piece, AffineLayer):
+            run.append(piece)
+            continue
+        if not run:  # two ReLUs in a row, a ReLU on the input, or a network that ends in one
+            return None
+        spans += [Span(part, relu=False) for part in cut(run)]
+        spans[-1].relu = isinstance(piece, Rectifier)
+        run = []
+    return _build(spans)
+
+
+def _build(spans: list[Span]) -> NetworkPlan:
+    from qll.kernels.simd import TILE, aligned_floats
+
+    builder = _Builder(TILE)
+    shape = spans[0].layers[0].in_shape
+    region = builder.input_region(shape, spans[0])
+    regions = [region]
+    for span in spans:
+        region = builder.forward(span, regions[-1], first=span is spans[0])
+        regions.append(region)
+    forward = builder.take_steps()
+    for position in range(len(spans) - 1, -1, -1):
+        gated = position > 0 and spans[position - 1].relu
+        builder.backward(spans[position], regions[position], regions[position + 1], gated=gated)
+    backward = builder.take_steps()
+    order = np.empty(regions[0].rows, dtype=np.int32)
+    order[regions[0].row_of] = np.arange(regions[0].rows)
+    tables = builder.tables
+    plan = NetworkPlan(
+        inputs=spans[0].in_size,
+        outputs=spans[-1].out_size,
+        input_order=order,
+        output_row=regions[-1].first,
+        rows=builder.rows,
+        forward_steps=forward,
+        backward_steps=backward,
+        blocks=np.array(tables.blocks, dtype=np.int32).reshape(-1),
+        taps=np.array(tables.taps, dtype=np.int32).reshape(-1),
+        weights=aligned_floats(tables.weights),
+        biases=aligned_floats(builder.biases),
+        multiplications=sum(multiplications(span.layers) for span in spans),
+        _sources=[(source, packings) for source, packings in builder.sources.values()],
+        _bias_sources=builder.bias_sources,
+    )
+    plan.refresh()
+    return plan
+
+
+class _Builder:
+    def __init__(self, tallest: int) -> None:
+        self.tallest = tallest
+        self.tables = _Tables()
+        self.rows = 0
+        self.biases = 0
+        self.sources: dict[int, tuple[Callable[[], Tensor], list[_Packing]]] = {}
+        self.bias_sources: list[tuple[Callable[[], Tensor], int, NDArray[np.int64]]] = []
+
+    def take_steps(self) -> NDArray[np.int64]:
+        steps = np.array(self.tables.steps, dtype=np.int64)
+        self.tables.steps = []
+        return steps
+
+    def _step(self, height: int, first: int, start: int, finish: int, *, reads_input: bool) -> None:
+        count = len(self.tables.blocks) - first
+        self.tables.steps.append((height, count, first, start, finish, int(reads_input)))
+
+    def _pack(self, span: Span, index: NDArray[np.int64]) -> int:
+        source = span.kernel if span.core is not None else span.matrix
+        packings = self.sources.setdefault(id(span), (source, []))[1]
+        packings.append(self.tables.reserve(index))
+        return packings[-1].first
+
+    def input_region(self, shape: Shape, span: Span) -> Region:
+        if span.core is None:
+            count = prod(shape)
+            return Region(0, count, np.arange(count), 0)
+        return _image_region(0, shape, shape[0])
+
+    def _new_region(self, span: Span, height: int) -> Region:
+        shape = span.layers[-1].out_shape if span.core is None else span.core.out_shape
+        if len(shape) == 3:
+            region = _image_region(self.rows, shape, -(-shape[0] // height) * height)
+        else:
+            rows = -(-shape[0] // height) * height
+            region = Region(self.rows, rows, np.arange(shape[0]), 0)
+        self.rows += region.rows
+        self.bias_sources.append((span.bias, self.biases, region.row_of))
+        self.biases += region.rows
+        return region
+
+    def forward(self, span: Span, source: Region, *, first: bool) -> Region:
+        core = span.core
+        if core is None:
+            height = _height_for(span.layers[-1].out_shape[0], self.tallest)
+        elif core.groups == 1:
+            height = _height_for(core.out_channels, self.tallest)
+        else:
+            height = _height_dividing(core.out_channels // core.groups, self.tallest)
+        bias = self.biases
+        region = self._new_region(span, height)
+        if core is None:
+            self._dense_forward(span, source, region, height, bias, first=first)
+        else:
+            self._convolution_forward(span, core, source, region, height, bias, first=first)
+        return region
+
+    def _dense_forward(
+        self, span: Span, source: Region, target: Region, height: int, bias: int, *, first: bool
+    ) -> None:
+        from qll.kernels.layers import FROM_BIAS, FROM_DESTINATION, PLAIN, RELU
+
+        padding = span.in_size * span.out_size
+        logical = np.full((target.rows, source.rows), padding)
+        logical[np.ix_(target.row_of, source.row_of)] = np.arange(padding).reshape(
+            span.out_size, span.in_size
+        )
+        weights = self._pack(
+            span, logical.reshape(-1, height, source.rows).transpose(0, 2, 1).copy()
+        )
+        starts = list(range(0, source.rows, ROWS_A_SEGMENT))
+        for begin in starts:
+            end = min(begin + ROWS_A_SEGMENT, source.rows)
+            block = len(self.tables.blocks)
+            for b in range(target.rows // height):
+                weight = weights + (b * source.rows + begin) * height
+                self.tables.block(
+                    target.first + b * height,
+                    [(source.first + begin, weight, end - begin)],
+                    height,
+                    bias + b * height,
+                )
+            start = FROM_BIAS if begin == 0 else FROM_DESTINATION
+            finish = RELU if span.relu and begin == starts[-1] else PLAIN
+            self._step(height, block, start, finish, reads_input=first)
+
+    def _convolution_forward(
+        self,
+        span: Span,
+        core: Convolution,
+        source: Region,
+        target: Region,
+        height: int,
+        bias: int,
+        *,
+        first: bool,
+    ) -> None:
+        from qll.kernels.layers import FROM_BIAS, PLAIN, RELU
+
+        out_channels, out_height, out_width = core.out_shape
+        in_group, out_group = core.in_shape[0] // core.groups, out_channels // core.groups
+        index = _weight_index(core, padded_out=target.stride, padded_in=in_group)
+        # (block, ky, kx, input channel, row of the tile)
+        packed = index.reshape(-1, height, in_group, *core.kernel).transpose(0, 3, 4, 2, 1)
+        weights = self._pack(span, packed.copy())
+        a_block, a_row = prod(core.kernel) * in_group * height, core.kernel[1] * in_group * height
+        block = len(self.tables.blocks)
+        for y in range(out_height):
+            for x in range(out_width):
+                place = (y * out_width + x) * target.stride
+                for b in range(target.stride // height):
+                    group = min(b * height // out_group, core.groups - 1)
+                    runs = []
+                    for ky, iy in _window(core, 0, y):
+                        for kx, ix in _window(core, 1, x):
+                            row = (iy * core.in_shape[2] + ix) * source.stride + group * in_group
+                            weight = weights + b * a_block + ky * a_row + kx * in_group * height
+                            runs.append((source.first + row, weight, in_group))
+                    row = place + b * height
+                    self.tables.block(target.first + row, runs, height, bias + row)
+        self._step(height, block, FROM_BIAS, RELU if span.relu else PLAIN, reads_input=first)
+
+    def backward(self, span: Span, source: Region, target: Region, *, gated: bool) -> None:
+        """From the gradient at ``target`` to the one at ``source``, whose activations gate it."""
+        from qll.kernels.layers import FROM_ZERO, GATE, PLAIN
+
+        block = len(self.tables.blocks)
+        if span.core is None:
+            height = self._dense_backward(span, source, target)
+        else:
+            height = self._convolution_backward(span, span.core, source, target)
+        self._step(height, block, FROM_ZERO, GATE if gated else PLAIN, reads_input=False)
+
+    def _dense_backward(self, span: Span, source: Region, target: Region) -> int:
+        height = _height_dividing(source.rows, self.tallest)
+        padding = span.in_size * span.out_size
+        used = int(target.row_of.max()) + 1
+        logical = np.full((source.rows, used), padding)
+        logical[np.ix_(source.row_of, target.row_of)] = (
+            np.arange(padding).reshape(span.out_size, span.in_size).T
+        )
+        packed = logical.reshape(-1, height, used).transpose(0, 2, 1)
+        weights = self._pack(span, packed.copy())
+        for b in range(source.rows // height):
+            runs = [(target.first, weights + b * used * height, used)]
+            self.tables.block(source.first + b * height, runs, height, 0)
+        return height
+
+    def _convolution_backward(
+        self, span: Span, core: Convolution, source: Region, target: Region
+    ) -> int:
+        in_group = core.in_shape[0] // core.groups
+        out_group = core.out_channels // core.groups
+        whole = source.stride if core.groups == 1 else in_group
+        height = _height_dividing(whole, self.tallest)
+        # Taps in the order in which neighbouring outputs follow one another in memory: for each
+        # residue of the stride, descending.
+        order = [
+            (ky, kx)
+            for ry in range(core.stride[0])
+            for rx in range(core.stride[1])
+            for ky in range(core.kernel[0] - 1, -1, -1)
+            if ky % core.stride[0] == ry
+            for kx in range(core.kernel[1] - 1, -1, -1)
+            if kx % core.stride[1] == rx
+        ]
+        position = {tap: number for number, tap in enumerate(order)}
+        padded_in = source.stride if core.groups == 1 else in_group
+        index = _weight_index(core, padded_out=core.out_channels, padded_in=padded_in)
+        # (group, output channel, input channel, tap) -> (group, block, tap, output channel, row)
+        by_tap = index.reshape(core.groups, out_group, padded_in, *core.kernel)
+        by_tap = np.stack([by_tap[..., ky, kx] for ky, kx in order], axis=-1)
+        packed = by_tap.reshape(core.groups, out_group, -1, height, len(order))
+        weights = self._pack(span, packed.transpose(0, 2, 4, 1, 3).copy())
+        a_block = len(order) * out_group * height
+        for y in range(core.in_shape[1]):
+            for x in range(core.in_shape[2]):
+                place = (y * core.in_shape[2] + x) * source.stride
+                for b in range(source.stride // height):
+                    group = min(b * height // in_group, core.groups - 1)
+                    # Padding rows of a grouped layer belong to no group and stay zero.
+                    inside = core.groups == 1 or b * height < core.in_shape[0]
+                    runs = []
+                    for ky, oy in _outputs_of(core, 0, y) if inside else ():
+                        for kx, ox in _outputs_of(core, 1, x):
+                            row = (oy * core.out_shape[2] + ox) * target.stride + group * out_group
+                            weight = (b * a_block) + position[ky, kx] * out_group * height
+                            runs.append((target.first + row, weights + weight, out_group))
+                    self.tables.block(source.first + place + b * height, runs, height, 0)
+        return height
+
+
+def _image_region(first: int, shape: Shape, stride: int) -> Region:
+    channels, height, width = shape
+    c, y, x = np.meshgrid(np.arange(channels), np.arange(height), np.arange(width), indexing="ij")
+    row_of = ((y * width + x) * stride + c).reshape(-1)
+    return Region(first, height * width * stride, row_of, stride)
+
+
+def _weight_index(core: Convolution, *, padded_out: int, padded_in: int) -> NDArray[np.int64]:
+    """(padded outputs, padded inputs, ky, kx): where each weight is, padding at the end."""
+    in_group = core.in_shape[0] // core.groups
+    count = core.out_channels * in_group * prod(core.kernel)
+    index = np.full((padded_out, padded_in, *core.kernel), count)
+    index[: core.out_channels, :in_group] = np.arange(count).reshape(
+        core.out_channels, in_group, *core.kernel
+    )
+    return index
+
+
+def _window(core: Convolution, axis: int, position: int) -> list[tuple[int, int]]:
+    """(tap, input position) of one output position, padding left out."""
+    start = position * core.stride[axis] - core.padding[axis]
+    pairs = ((k, start + k * core.dilation[axis]) for k in range(core.kernel[axis]))
+    return [(k, i) for k, i in pairs if 0 <= i < core.in_shape[1 + axis]]
+
+
+def _outputs_of(core: Convolution, axis: int, position: int) -> list[tuple[int, int]]:
+    """(tap, output position) that read one input position, outputs ascending."""
+    found = []
+    for k in range(core.kernel[axis]):
+        start = position + core.padding[axis] - k * core.dilation[axis]
+        if start % core.stride[axis] == 0:
+            output = start // core.stride[axis]
+            if 0 <= output < core.out_shape[1 + axis]:
+                found.append((k, output))
+    return sorted(found, key=lambda pair: pair[1])
+
+
+def run_network(
+    plan: NetworkPlan, points: Floats, cotangent: Floats | None = None
+) -> tuple[Floats, Floats | None]:
+    """Outputs of ``points`` (samples, inputs) and, for a cotangent, the gradient by the input.
+
+    The plain use of the kernels, for references and tests: attacks run theirs fused.
+    """
+    from qll.kernels.layers import run_backward, run_forward, run_input_gradient
+    from qll.kernels.simd import LANES, aligned_floats
+
+    count = len(points)
+    outputs = np.empty((count, plan.outputs), dtype=np.float32)
+    gradient = None if cotangent is None else np.empty((count, plan.inputs), dtype=np.float32)
+    lanes, rows = aligned_floats(plan.inputs * LANES), aligned_floats(plan.rows * LANES)
+    table: Any = plan.arrays()
+    last = slice(plan.output_row * LANES, (plan.output_row + plan.outputs) * LANES)
+    for begin in range(0, count, LANES):
+        part = slice(begin, min(begin + LANES, count))
+        used = part.stop - begin
+        lanes.reshape(-1, LANES)[:, :used] = points[part][:, plan.input_order].T
+        run_forward(plan.forward_steps, table, lanes, 0, rows)
+        outputs[part] = rows[last].reshape(-1, LANES)[:, :used].T
+        if cotangent is not None and gradient is not None:
+            rows[last].reshape(-1, LANES)[:, :used] = cotangent[part].T
+            run_backward(plan.backward_steps, table, rows)
+            run_input_gradient(plan.backward_steps, table, rows, lanes)
+            gradient[part.start : part.stop, plan.input_order] = lanes.reshape(-1, LANES)[
+                :, :used
+            ].T
+    return outputs, gradient

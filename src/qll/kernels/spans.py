@@ -1,0 +1,120 @@
+"""Runs of affine layers, cut where the number of multiplications is least.
+
+A convolution alone keeps its structure, several layers together are folded into one dense map. A
+layer that scales and shifts (normalisation) joins its neighbour; since it comes before zero
+padding, its shift is no constant near the border, and so every output row has its own bias.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from math import prod
+
+import torch
+from torch import Tensor
+
+from qll.kernels.recognise import AffineLayer, Convolution, Dense, Reshape, Scale
+
+
+@dataclass(eq=False)
+class Span:
+    """Consecutive affine layers that run as one forward and one backward step."""
+
+    layers: list[AffineLayer]
+    relu: bool
+
+    @property
+    def core(self) -> Convolution | None:
+        """The convolution whose structure is kept, or None for a dense map."""
+        weighted = [x for x in self.layers if isinstance(x, Convolution | Dense)]
+        if len(weighted) == 1 and isinstance(weighted[0], Convolution):
+            return weighted[0]
+        return None
+
+    @property
+    def in_size(self) -> int:
+        return prod(self.layers[0].in_shape)
+
+    @property
+    def out_size(self) -> int:
+        return prod(self.layers[-1].out_shape)
+
+    def bias(self) -> Tensor:
+        value = torch.zeros(1, *self.layers[0].in_shape)
+        for layer in self.layers:
+            value = layer.forward(value)
+        return value.reshape(-1)
+
+    def matrix(self) -> Tensor:
+        """(outputs, inputs), by running the adjoint on the rows of the last layer."""
+        last = self.layers[-1]
+        rest = self.layers[:-1]
+        if isinstance(last, Dense):
+            rows = last.module.weight
+        else:
+            rows = last.adjoint(torch.eye(self.out_size).reshape(-1, *last.out_shape))
+        for layer in reversed(rest):
+            rows = layer.adjoint(rows)
+        return rows.reshape(self.out_size, -1)
+
+    def kernel(self) -> Tensor:
+        """The convolution's weights with the scales of its neighbours folded in."""
+        core = self.core
+        if core is None:
+            raise TypeError("a dense span has no convolution kernel")
+        weight = core.weight()
+        before = True
+        for layer in self.layers:
+            if layer is core:
+                before = False
+            elif isinstance(layer, Scale):
+                scale = layer.scale_and_shift()[0]
+                if before:
+                    by_group = scale.reshape(core.groups, -1).repeat_interleave(
+                        core.out_channels // core.groups, 0
+                    )
+                    weight = weight * by_group[:, :, None, None]
+                else:
+                    weight = weight * scale[:, None, None, None]
+        return weight
+
+
+def multiplications(layers: list[AffineLayer]) -> int:
+    span = Span(layers, relu=False)
+    core = span.core
+    if core is None:
+        return span.in_size * span.out_size
+    taps = prod(core.kernel) * core.in_shape[0] // core.groups
+    return prod(core.out_shape) * taps
+
+
+def cut(layers: list[AffineLayer]) -> list[list[AffineLayer]]:
+    """The cheapest way to cut an affine run into spans (a scale or reshape never stands alone)."""
+    count = len(layers)
+    best: list[tuple[float, int]] = [(0.0, 0)]
+    for end in range(1, count + 1):
+        options = []
+        for start in range(end):
+            part = layers[start:end]
+            weighted = any(isinstance(x, Convolution | Dense) for x in part)
+            # A scale behind a reshape no longer matches the convolution's channels one by one.
+            kept = not _is_scaled_after_reshape(part)
+            if (weighted or (start == 0 and end == count)) and kept:
+                options.append((best[start][0] + multiplications(part), start))
+        best.append(min(options, default=(float("inf"), 0)))
+    cuts = [count]
+    while cuts[-1] > 0:
+        cuts.append(best[cuts[-1]][1])
+    return [layers[a:b] for a, b in pairwise(reversed(cuts))]
+
+
+def _is_scaled_after_reshape(part: list[AffineLayer]) -> bool:
+    if Span(part, relu=False).core is None:
+        return False
+    reshaped = False
+    for layer in part:
+        reshaped = reshaped or isinstance(layer, Reshape)
+        if reshaped and isinstance(layer, Scale):
+            return True
+    return False

@@ -1,0 +1,188 @@
+"""Network kernels against torch: outputs and input gradients of random layer stacks."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+pytest.importorskip("numba")
+
+from qll.kernels.network import plan_network, run_network
+
+
+class Normalize(nn.Module):
+    def __init__(self, mean: list[float], std: list[float]) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.tensor(mean).reshape(-1, 1, 1))
+        self.register_buffer("std", torch.tensor(std).reshape(-1, 1, 1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (x - self.mean) / self.std
+
+
+def published() -> tuple[nn.Module, tuple[int, ...]]:
+    return nn.Sequential(
+        Normalize([0.1307], [0.3081]),
+        nn.Conv2d(1, 4, 3, stride=2, padding=1),
+        nn.ReLU(),
+        nn.Conv2d(4, 8, 3, stride=2, padding=1),
+        nn.Flatten(),
+        nn.Linear(392, 16),
+        nn.ReLU(),
+        nn.Linear(16, 10),
+    ), (1, 28, 28)
+
+
+def deep() -> tuple[nn.Module, tuple[int, ...]]:
+    return nn.Sequential(
+        nn.Conv2d(3, 6, 3, padding=1),
+        nn.ReLU(),
+        nn.Conv2d(6, 12, (3, 2), stride=(2, 1), padding=(0, 1)),
+        nn.ReLU(),
+        nn.Conv2d(12, 5, 3, dilation=2, padding=2),
+        nn.BatchNorm2d(5),
+        nn.ReLU(),
+        nn.AvgPool2d(2),
+        nn.Conv2d(5, 8, 1),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(96, 7),
+    ), (3, 9, 11)
+
+
+def grouped() -> tuple[nn.Module, tuple[int, ...]]:
+    return nn.Sequential(
+        Normalize([0.1, 0.2, 0.3, 0.4], [0.5, 1.0, 2.0, 0.25]),
+        nn.Conv2d(4, 8, 3, groups=2, padding=1, stride=2),
+        nn.ReLU(),
+        nn.Conv2d(8, 8, 3, groups=8, padding=1),
+        nn.ReLU(),
+        nn.Conv2d(8, 24, 3, groups=4, stride=3),
+        nn.ReLU(),
+        nn.Conv2d(24, 6, 1),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(24, 3),
+    ), (4, 13, 13)
+
+
+def dense() -> tuple[nn.Module, tuple[int, ...]]:
+    return nn.Sequential(
+        nn.Linear(301, 33),
+        nn.BatchNorm1d(33),
+        nn.ReLU(),
+        nn.Linear(33, 17),
+        nn.Linear(17, 600),
+        nn.ReLU(),
+        nn.Dropout(0.5),
+        nn.Linear(600, 2, bias=False),
+    ), (301,)
+
+
+def folded_to_image() -> tuple[nn.Module, tuple[int, ...]]:
+    """Two convolutions without a ReLU between them that are cheaper as one dense map."""
+    return nn.Sequential(
+        nn.Conv2d(1, 64, 3, padding=1),
+        nn.Conv2d(64, 3, 3, stride=2, padding=1),
+        nn.ReLU(),
+        nn.Conv2d(3, 2, 2),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(2, 4),
+    ), (1, 4, 4)
+
+
+STACKS = [published, deep, grouped, dense, folded_to_image]
+
+
+def randomised(module: nn.Module) -> nn.Module:
+    for part in module.modules():
+        if isinstance(part, nn.BatchNorm1d | nn.BatchNorm2d):
+            nn.init.normal_(part.running_mean)
+            nn.init.uniform_(part.running_var, 0.5, 2.0)
+            nn.init.normal_(part.weight)
+            nn.init.normal_(part.bias)
+    return module.eval()
+
+
+def assert_agrees(module: nn.Module, shape: tuple[int, ...], count: int) -> None:
+    plan = plan_network(module, shape)
+    assert plan is not None
+    assert_plan_agrees(plan, module, shape, count)
+
+
+def assert_plan_agrees(plan, module: nn.Module, shape: tuple[int, ...], count: int) -> None:
+    points = torch.randn(count, *shape)
+    exact = module.double()
+    leaf = points.double().requires_grad_()
+    outputs = exact(leaf)
+    cotangent = torch.randn(count, plan.outputs)
+    (gradient,) = torch.autograd.grad((outputs * cotangent.double()).sum(), leaf)
+    module.float()
+    got, got_gradient = run_network(plan, points.reshape(count, -1).numpy(), cotangent.numpy())
+    for found, expected in ((got, outputs), (got_gradient, gradient)):
+        wanted = expected.detach().reshape(count, -1).numpy()
+        # A ReLU within float noise of its kink may open on one side only: none of these seeds has.
+        np.testing.assert_allclose(found, wanted, rtol=0, atol=2e-5 * np.abs(wanted).max())
+
+
+@pytest.mark.parametrize("stack", STACKS)
+@pytest.mark.parametrize("count", [1, 33])
+def test_outputs_and_gradients_agree_with_float64(stack, count) -> None:
+    torch.manual_seed(0)
+    module, shape = stack()
+    assert_agrees(randomised(module), shape, count)
+
+
+def test_refresh_reads_the_new_weights() -> None:
+    torch.manual_seed(1)
+    module, shape = published()
+    plan = plan_network(module, shape)
+    for parameter in module.parameters():
+        nn.init.normal_(parameter, std=0.3)
+    plan.refresh()
+    assert_plan_agrees(plan, module, shape, 5)
+
+
+def test_the_published_network_is_folded() -> None:
+    module, shape = published()
+    plan = plan_network(module, shape)
+    # conv1 keeps its structure; conv2, flatten and fc1 are one map of 784 by 16.
+    assert plan.multiplications == 196 * 4 * 9 + 784 * 16 + 16 * 10
+
+
+def test_a_nan_stays_in_its_lane() -> None:
+    torch.manual_seed(2)
+    module, shape = published()
+    plan = plan_network(module, shape)
+    points = np.random.default_rng(0).random((7, 784), dtype=np.float32)
+    clean, _ = run_network(plan, points)
+    points[3, 400] = np.nan
+    outputs, _ = run_network(plan, points)
+    assert np.isnan(outputs[3]).all()
+    keep = np.arange(7) != 3
+    np.testing.assert_array_equal(outputs[keep], clean[keep])
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        nn.Sequential(nn.Flatten(), nn.Linear(784, 3), nn.Sigmoid()),
+        nn.Sequential(nn.Flatten(), nn.Linear(784, 3), nn.ReLU()),
+        nn.Sequential(nn.Conv2d(1, 2, 3, padding=1, padding_mode="reflect"), nn.Flatten()),
+        nn.Sequential(nn.MaxPool2d(2), nn.Flatten(), nn.Linear(196, 3)),
+        nn.Sequential(nn.Flatten(), nn.Linear(784, 3).double()),
+        nn.Sequential(nn.Flatten(), nn.Linear(783, 3)),
+        nn.LSTM(784, 3),
+    ],
+)
+def test_unknown_networks_are_left_to_autograd(module) -> None:
+    assert plan_network(module, (1, 28, 28)) is None
+
+
+def test_a_hooked_layer_is_left_to_autograd() -> None:
+    layer = nn.Linear(4, 2)
+    layer.register_forward_hook(lambda module, inputs, output: output * 2)
+    assert plan_network(nn.Sequential(layer), (4,)) is None
