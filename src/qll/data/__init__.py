@@ -1,1 +1,5 @@
+"""Data sets in raw units: ``load("mnist")``, ``load("dice-rendered", seed=1)``."""
 
+from qll.data.base import Augmentation, DataSet, Progress, Split, Task, data_sets, load
+
+__all__ = ["Augmentation", "DataSet", "Progress", "Split", "Task", "data_sets", "load"]
