@@ -10,29 +10,11 @@ from torch import nn
 pytest.importorskip("numba")
 
 from qll.kernels.network import plan_network, run_network
-
-
-class Normalize(nn.Module):
-    def __init__(self, mean: list[float], std: list[float]) -> None:
-        super().__init__()
-        self.register_buffer("mean", torch.tensor(mean).reshape(-1, 1, 1))
-        self.register_buffer("std", torch.tensor(std).reshape(-1, 1, 1))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return (x - self.mean) / self.std
+from qll.networks.models import Normalize, paper_mnist
 
 
 def published() -> tuple[nn.Module, tuple[int, ...]]:
-    return nn.Sequential(
-        Normalize([0.1307], [0.3081]),
-        nn.Conv2d(1, 4, 3, stride=2, padding=1),
-        nn.ReLU(),
-        nn.Conv2d(4, 8, 3, stride=2, padding=1),
-        nn.Flatten(),
-        nn.Linear(392, 16),
-        nn.ReLU(),
-        nn.Linear(16, 10),
-    ), (1, 28, 28)
+    return paper_mnist(), (1, 28, 28)
 
 
 def deep() -> tuple[nn.Module, tuple[int, ...]]:

@@ -15,6 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from qll.networks.models import Normalize
+
 Shape = tuple[int, ...]
 
 
@@ -56,7 +58,10 @@ class Scale(AffineLayer):
             scale = scale if module.weight is None else scale * module.weight
             shift = -mean * scale
             return scale, shift if module.bias is None else shift + module.bias
-        mean, std = _channel(module, "mean", self.in_shape), _channel(module, "std", self.in_shape)
+        if not isinstance(module, Normalize):
+            raise TypeError(f"{type(module).__name__} does not scale by channel")
+        channels = self.in_shape[0]
+        mean, std = module.mean.expand(channels), module.std.expand(channels)
         return 1.0 / std, -mean / std
 
     def _shaped(self, values: Tensor) -> Tensor:
@@ -202,27 +207,13 @@ def _affine(leaf: nn.Module, shape: Shape) -> AffineLayer | None:
             return Scale(leaf, shape)
         case nn.BatchNorm1d() if len(shape) == 1 and leaf.running_mean is not None:
             return Scale(leaf, shape)
-    if type(leaf).__name__ == "Normalize" and _fits_normalize(leaf, shape):
-        return Scale(leaf, shape)
+        case Normalize() if type(leaf) is Normalize and leaf.mean.numel() in (1, shape[0]):
+            return Scale(leaf, shape)
     return None
 
 
 def _has_hooks(leaf: nn.Module) -> bool:
     return bool(leaf._forward_hooks or leaf._forward_pre_hooks)
-
-
-def _channel(module: nn.Module, name: str, shape: Shape) -> Tensor:
-    values = torch.as_tensor(getattr(module, name), dtype=torch.float32).reshape(-1)
-    return values.expand(shape[0]) if values.numel() == 1 else values
-
-
-def _fits_normalize(leaf: nn.Module, shape: Shape) -> bool:
-    """Our own input normalisation, ``(x - mean) / std`` with one pair for each channel."""
-    sizes = [
-        getattr(leaf, name).numel() if isinstance(getattr(leaf, name, None), Tensor) else 0
-        for name in ("mean", "std")
-    ]
-    return all(size in (1, shape[0]) for size in sizes)
 
 
 def _pair(value: int | tuple[int, ...]) -> tuple[int, int]:
