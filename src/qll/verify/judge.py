@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from fractions import Fraction
 
 import numpy as np
 
@@ -29,6 +30,10 @@ class Judgement:
     note: str = ""
 
 
+def _violated(query: Query, value: Fraction) -> bool:
+    return value >= 0 if query.tie_violates else value > 0
+
+
 def judge(query: Query, x: Array) -> Judgement:
     """What the point ``x`` (input size,) shows about ``query``."""
     point = np.asarray(x, dtype=np.float64).reshape(-1)
@@ -36,15 +41,15 @@ def judge(query: Query, x: Array) -> Judgement:
         return Judgement(Worth.NOTHING, note="outside the region")
     condition = query.compiled
     low, high = query.network.enclose(point)
-    floor, ceiling = condition.exact_range(low, high, point)
-    violated = floor >= 0 if query.tie_violates else floor > 0
-    if not violated:
-        satisfied = ceiling < 0 if query.tie_violates else ceiling <= 0
-        if satisfied:
-            return Judgement(Worth.NOTHING, (float(floor), float(ceiling)), "satisfied")
-        exact = query.network.evaluate_exact(point)
-        floor = ceiling = condition.exact_value(exact, point)
-        if not (floor >= 0 if query.tie_violates else floor > 0):
+    if np.isfinite(low).all() and np.isfinite(high).all():
+        floor, ceiling = condition.exact_range(low, high, point)
+    else:
+        floor, ceiling = Fraction(-1), Fraction(1)  # nothing is known
+    if not _violated(query, floor):
+        if _violated(query, ceiling):
+            exact = query.network.evaluate_exact(point)
+            floor = ceiling = condition.exact_value(exact, point)
+        if not _violated(query, floor):
             return Judgement(Worth.NOTHING, (float(floor), float(ceiling)), "satisfied")
     value = (float(floor), float(ceiling))
     replay = np.asarray(query.network.runtime(point[None]), dtype=np.float64).reshape(1, -1)

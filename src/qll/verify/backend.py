@@ -1,0 +1,80 @@
+"""Backends: who decides queries. The final template re-judges whatever a backend answers."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar, final
+
+import numpy as np
+
+from qll.registry import Registry
+from qll.verify.judge import Worth, judge
+from qll.verify.query import Query
+from qll.verify.verdict import Reason, Status, Verdict
+
+BACKENDS: Registry[type[Backend]] = Registry("verifier backend", "qll.verify.backends")
+
+
+@dataclass(frozen=True)
+class Budget:
+    """``seconds`` of wall time for each query."""
+
+    seconds: float = 10.0
+    seed: int = 0
+
+
+class Backend(ABC):
+    """``run`` answers; `decide` is what callers use, and believes no witness."""
+
+    name: ClassVar[str]
+
+    def refuses(self, query: Query) -> str | None:
+        """Why this backend cannot take the query, or None."""
+        return None
+
+    @abstractmethod
+    def run(self, queries: Sequence[Query], budget: Budget) -> list[Verdict]:
+        """One verdict per query; the queries share one network."""
+
+    @final
+    def decide(self, queries: Sequence[Query], budget: Budget) -> list[Verdict]:
+        accepted = [q for q in queries if self.refuses(q) is None]
+        answers = iter(self.run(accepted, budget) if accepted else [])
+        verdicts = []
+        for query in queries:
+            reason = self.refuses(query)
+            if reason is None:
+                verdicts.append(_rejudge(query, next(answers)))
+            else:
+                verdicts.append(
+                    Verdict(
+                        Status.UNKNOWN,
+                        "accept",
+                        reason=Reason.UNSUPPORTED,
+                        backend=self.name,
+                        notes=(reason,),
+                    )
+                )
+        return verdicts
+
+
+def _rejudge(query: Query, verdict: Verdict) -> Verdict:
+    if verdict.status is not Status.FALSIFIED:
+        return verdict
+    if verdict.witness is None:
+        return replace(verdict, status=Status.UNKNOWN, reason=Reason.BACKEND,
+                       notes=(*verdict.notes, "the backend named no witness"))  # fmt: skip
+    judgement = judge(query, verdict.witness)
+    if judgement.worth is Worth.VIOLATION:
+        return replace(verdict, value=judgement.value, witness=np.array(verdict.witness))
+    reason = Reason.NEAR_TIE if judgement.worth is Worth.NEAR_TIE else Reason.BACKEND
+    note = f"the backend's witness was not confirmed: {judgement.note}"
+    return replace(
+        verdict,
+        status=Status.UNKNOWN,
+        reason=reason,
+        value=judgement.value,
+        notes=(*verdict.notes, note),
+    )

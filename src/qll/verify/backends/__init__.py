@@ -1,0 +1,1 @@
+"""One file per backend; each registers itself in `qll.verify.backend.BACKENDS`."""

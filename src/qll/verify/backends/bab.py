@@ -1,0 +1,146 @@
+"""Our own engine: attack, bounds at the root, branch and bound; stops at the first answer."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+
+from qll.verify.attack import Found, Plan, SearchNetwork, attack
+from qll.verify.backend import BACKENDS, Backend, Budget
+from qll.verify.condition import Array
+from qll.verify.judge import Judgement, Worth, judge
+from qll.verify.prover import MARGIN, ChainProver, Outcome
+from qll.verify.query import Query
+from qll.verify.verdict import FLOAT_MARGIN_NOTE, Reason, Status, Verdict
+
+# Attack before proving: a short one that finds most counterexamples, then a longer one.
+FIRST = Plan(starts=2, steps=12)
+SECOND = Plan(starts=8, steps=30, seed=1)
+# From the minimiser of a relaxed node: it is near where a violation would be.
+FROM_NODE = Plan(starts=0, steps=10, seed=2)
+
+
+@BACKENDS.register("bab")
+@dataclass
+class BranchAndBound(Backend):
+    """Branch and bound with dual bounds."""
+
+    name: ClassVar[str] = "bab"
+
+    def run(self, queries: Sequence[Query], budget: Budget) -> list[Verdict]:
+        verdicts: list[Verdict | None] = [_trivial(query) for query in queries]
+        network = SearchNetwork(queries[0].form)
+        near: dict[int, Judgement] = {}
+        spent = [0.0] * len(queries)
+        for plan in (FIRST, SECOND):
+            left = [i for i, v in enumerate(verdicts) if v is None]
+            if not left:
+                break
+            start = time.monotonic()
+            found = attack(network, [queries[i] for i in left], plan)
+            for i, best in zip(left, found, strict=True):
+                verdicts[i] = self._judge(queries[i], best, near, i)
+            share = (time.monotonic() - start) / len(left)
+            for i in left:
+                spent[i] += share
+        prover: ChainProver | None = None
+        for i, query in enumerate(queries):
+            start = time.monotonic()
+            verdict = verdicts[i]
+            if verdict is None:
+                prover = ChainProver(query.form) if prover is None else prover
+                verdict = self._prove(
+                    prover, network, query, start + budget.seconds - spent[i], near.get(i)
+                )
+            verdicts[i] = replace(verdict, seconds=spent[i] + time.monotonic() - start)
+        return [v for v in verdicts if v is not None]
+
+    def _judge(
+        self, query: Query, found: Found, near: dict[int, Judgement], index: int
+    ) -> Verdict | None:
+        if not query.search.is_violated(found.value):
+            return None
+        judgement = judge(query, found.point)
+        if judgement.worth is Worth.VIOLATION:
+            return Verdict(
+                Status.FALSIFIED, "attack", witness=found.point, value=judgement.value
+            )
+        if judgement.worth is Worth.NEAR_TIE:
+            near[index] = judgement
+        return None
+
+    def _prove(
+        self,
+        prover: ChainProver,
+        network: SearchNetwork,
+        query: Query,
+        deadline: float,
+        near: Judgement | None,
+    ) -> Verdict:
+        ties = [] if near is None else [near]
+
+        def search(points: Array) -> Array | None:
+            found = attack(network, [query], FROM_NODE, first_points=[query.clip(points)])[0]
+            if not query.search.is_violated(found.value):
+                return None
+            judgement = judge(query, found.point)
+            if judgement.worth is Worth.NEAR_TIE:
+                ties.append(judgement)
+            return found.point if judgement.worth is Worth.VIOLATION else None
+
+        return _as_verdict(prover.prove(query, deadline, search), ties)
+
+
+def _as_verdict(outcome: Outcome, ties: list[Judgement]) -> Verdict:
+    if outcome.candidate is not None:
+        return Verdict(
+            Status.FALSIFIED, outcome.stage, witness=outcome.candidate, nodes=outcome.nodes
+        )
+    if outcome.proved:
+        bound = min((leaf.bound for leaf in outcome.leaves), default=np.inf)
+        return Verdict(
+            Status.VERIFIED,
+            outcome.stage,
+            bound=float(bound),
+            nodes=outcome.nodes,
+            notes=(FLOAT_MARGIN_NOTE.format(margin=MARGIN),),
+        )
+    if ties:
+        return Verdict(
+            Status.UNKNOWN,
+            outcome.stage,
+            reason=Reason.NEAR_TIE,
+            value=ties[-1].value,
+            nodes=outcome.nodes,
+            notes=(ties[-1].note,),
+        )
+    return Verdict(
+        Status.UNKNOWN,
+        outcome.stage,
+        reason=outcome.reason or Reason.BACKEND,
+        bound=outcome.bound,
+        nodes=outcome.nodes,
+    )
+
+
+def _trivial(query: Query) -> Verdict | None:
+    """Conditions that do not depend on the point."""
+    tree = query.compiled.tree
+    if tree is False:
+        return Verdict(Status.VERIFIED, "trivial", bound=np.inf)
+    if tree is True:
+        point = (query.lower + query.upper) / 2
+        point = query.clip(point)
+        if query.contains(point):
+            return Verdict(Status.FALSIFIED, "trivial", witness=point)
+        return Verdict(
+            Status.UNKNOWN,
+            "trivial",
+            reason=Reason.BACKEND,
+            notes=("violated everywhere, but no point of the constrained region was found",),
+        )
+    return None

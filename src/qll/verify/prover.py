@@ -1,0 +1,429 @@
+"""Proofs over a chain of ReLU layers: bounds at the root, then branch and bound on neurons.
+
+A proof refutes every obligation (see `qll.verify.condition`) on every domain. Domains are split on
+the sign of a neuron, narrow layers first, the neuron chosen by filtered strong branching: the best
+few by what their relaxation loses are tried with a handful of dual steps, and the split with the
+largest product of improvements is kept. Children inherit their parent's multipliers.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from qll.bounds.chain import Chain, DualLanes, Node, evaluate
+from qll.bounds.dual import Rates
+from qll.networks.relu_form import ReluForm
+from qll.verify.condition import Array, Obligation, obligations
+from qll.verify.query import Query
+from qll.verify.verdict import Reason
+
+# A float64 bound counts only above this share of the size of the numbers that were summed.
+MARGIN = 1e-9
+# The float32 ascent stops above this share: its rounding, so that float64 will mostly agree.
+SINGLE_MARGIN = 2e-5
+
+
+@dataclass(frozen=True)
+class Effort:
+    """Dual steps in each place, measured on the corpus (bench/verify_corpus.py)."""
+
+    quick: int = 12  # obligations at the root, before anything is tightened further
+    quick_tighten: int = 6
+    tighten: int = 40
+    root: int = 100
+    strong: int = 8
+    refine: int = 60
+    retighten: int = 20
+    retighten_depth: int = 2
+    open_nodes: int = 20_000
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """An inner node of the proof tree: hidden neuron ``neuron`` (flat) is <= 0 or >= 0."""
+
+    neuron: int
+    off: int  # indices into Proof.tree
+    on: int
+
+
+@dataclass(eq=False)
+class Outcome:
+    """``proved``, or a ``candidate`` point that ought to violate, or neither with a reason."""
+
+    proved: bool = False
+    candidate: Array | None = None
+    reason: Reason | None = None
+    bound: float = -np.inf
+    nodes: int = 0
+    stage: str = "root"
+    leaves: list[Node] = field(default_factory=list)
+
+
+# Given starting points (n, inputs), a point that the judge calls a violation, or None.
+Search = Callable[[Array], Array | None]
+
+
+class ChainProver:
+    """Bounds and branch and bound for one network; one query at a time."""
+
+    def __init__(self, form: ReluForm, effort: Effort | None = None) -> None:
+        from qll.kernels.simd import LANES, TILE
+
+        self.form = form
+        self.effort = Effort() if effort is None else effort
+        self.lanes = LANES
+        self.hidden = len(form.layers) - 1
+        self.chains = [Chain(form, k, TILE) for k in range(1, self.hidden + 1)]
+        self.buffers: dict[tuple[int, int], DualLanes] = {}
+        self.rates = Rates()
+
+    @property
+    def chain(self) -> Chain:
+        return self.chains[-1]
+
+    def _buffer(self, chain: Chain, objectives: int) -> DualLanes:
+        key = (chain.layers, objectives)
+        if key not in self.buffers:
+            self.buffers[key] = DualLanes(chain, objectives)
+        return self.buffers[key]
+
+    def ascend(
+        self,
+        run: _Run,
+        nodes: Sequence[Node],
+        steps: int,
+        *,
+        chain: Chain | None = None,
+        target: float = np.inf,
+    ) -> None:
+        chain = self.chain if chain is None else chain
+        objectives = max(len(node.offset) for node in nodes)
+        buffer = self._buffer(chain, objectives)
+        for start in range(0, len(nodes), self.lanes):
+            buffer.run(
+                nodes[start : start + self.lanes],
+                run.box,
+                steps,
+                rates=self.rates,
+                hull=True,
+                target=target,
+            )
+
+    def prove(self, query: Query, deadline: float, search: Search) -> Outcome:
+        """Decide the query by ``deadline`` (of `time.monotonic`) if possible."""
+        run = _Run(self, query, deadline, search)
+        return run.execute()
+
+
+class _Run:
+    """The state of one proof."""
+
+    def __init__(
+        self, prover: ChainProver, query: Query, deadline: float, search: Search
+    ) -> None:
+        self.prover = prover
+        self.effort = prover.effort
+        self.query = query
+        self.deadline = deadline
+        self.search = search
+        self.chain = prover.chain
+        mid, rad = (query.lower + query.upper) / 2, (query.upper - query.lower) / 2
+        self.box = (mid.astype(np.float32), rad.astype(np.float32))
+        self.low, self.high = self.chain.interval(query.lower, query.upper)
+        self.outcome = Outcome()
+        self.tightened: dict[int, list[Node]] = {}
+        last = prover.form.layers[-1]
+        condition = query.search
+        weight = last.terms[0][1]
+        # A violation needs every leaf > 0, that is every objective g = -leaf < 0.
+        rows = -(condition.outputs @ weight)
+        self.rows = self.chain.spread(self.chain.layers - 1, rows)
+        self.offsets = -(condition.outputs @ last.bias + condition.constant)
+        magnitude = abs(self.rows).sum(axis=1) if rows.size else np.zeros(0)
+        reach = np.maximum(np.abs(self.low), np.abs(self.high))[
+            self.chain.part(self.chain.layers - 1)
+        ].max(initial=1.0)
+        self.scale = float(np.max(magnitude * reach + np.abs(self.offsets), initial=1.0))
+        self.margin = MARGIN * self.scale
+
+    def out_of_time(self) -> bool:
+        return time.monotonic() > self.deadline
+
+    # ----- the root -------------------------------------------------------------------------
+
+    def execute(self) -> Outcome:
+        out = self.outcome
+        self.tighten_root(self.effort.quick_tighten)
+        waiting = [(i, o) for i, o in enumerate(obligations(self.query.search.tree))]
+        self.known: list[Obligation] = [o for _, o in waiting]
+        nodes = self.refute([self.node_of(i) for i in range(len(self.known))], self.effort.quick)
+        if nodes:
+            self.tighten_root(self.effort.tighten)
+            for node in nodes:
+                node.low, node.high = self.low, self.high
+            nodes = self.refute(nodes, self.effort.root)
+        nodes = self.expand(nodes)
+        if not nodes:
+            out.proved = True
+            return out
+        out.stage = "branch"
+        self.branch(nodes)
+        return out
+
+    def node_of(self, label: int) -> Node:
+        leaves = list(self.known[label].leaves)
+        return self.chain.node(
+            self.low, self.high, self.rows[leaves], self.offsets[leaves], label=label
+        )
+
+    def expand(self, nodes: list[Node]) -> list[Node]:
+        """Nodes whose obligation waits on a disjunction become one node per part."""
+        done: list[Node] = []
+        stack = list(nodes)
+        while stack:
+            node = stack.pop()
+            obligation = self.known[node.label]
+            if obligation.is_conjunction:
+                done.append(node)
+                continue
+            fresh = []
+            for part in obligation.expand():
+                self.known.append(part)
+                fresh.append(self.node_of(len(self.known) - 1))
+            stack.extend(self.refute(fresh, self.effort.root))
+            if self.out_of_time():
+                return done + stack
+        return done
+
+    def tighten_root(self, steps: int) -> None:
+        """Pre-activation bounds of layers 2.. from the dual of the layers below."""
+        full = self.chain
+        for k in range(1, self.prover.hidden):
+            below = self.prover.chains[k - 1]
+            count = int(below.starts[-1])
+            part = full.part(k)
+            nodes = self.tightened.get(k)
+            if nodes is None:
+                rows = full.upper[k - 1]
+                bias = full.bias[part]
+                nodes = []
+                for i in range(int(full.widths[k])):
+                    if not full.real[part][i]:
+                        continue
+                    for sign in (1.0, -1.0):
+                        node = below.node(
+                            self.low[:count],
+                            self.high[:count],
+                            sign * rows[i][None],
+                            np.array([sign * bias[i]]),
+                            label=i,
+                        )
+                        node.depth = int(sign)
+                        nodes.append(node)
+                self.tightened[k] = nodes
+            for node in nodes:
+                node.low, node.high = self.low[:count], self.high[:count]
+            # A neuron whose sign is known needs no better bound to be relaxed exactly.
+            open_ = [
+                n
+                for n in nodes
+                if self.low[part][n.label] < 0 < self.high[part][n.label]
+            ]
+            if not open_:
+                continue
+            self.prover.ascend(self, open_, steps, chain=below)
+            bounds = evaluate(below, open_, self.query.lower, self.query.upper)
+            low, high = self.low.copy(), self.high.copy()
+            for node, bound in zip(open_, bounds, strict=True):
+                node.bound = float(bound)
+                at = part.start + node.label
+                slack = MARGIN * max(1.0, abs(bound))
+                if node.depth > 0:
+                    low[at] = max(low[at], bound - slack)
+                else:
+                    high[at] = min(high[at], -bound + slack)
+            self.low, self.high = low, high
+
+    # ----- refuting and splitting -----------------------------------------------------------
+
+    def refute(self, nodes: list[Node], steps: int) -> list[Node]:
+        """Ascend and return what stays open; a bound counts only in float64."""
+        open_ = []
+        live = [node for node in nodes if not node.is_empty]
+        self.outcome.nodes += len(nodes)
+        if not live:
+            return []
+        target = SINGLE_MARGIN * self.scale
+        self.prover.ascend(self, live, steps, target=target)
+        hopeful = [n for n in live if n.bound > 0]
+        if hopeful:
+            bounds = evaluate(self.chain, hopeful, self.query.lower, self.query.upper)
+            for node, bound in zip(hopeful, bounds, strict=True):
+                node.bound = float(bound)
+        for node in live:
+            if node.bound > self.margin:
+                self.outcome.leaves.append(node)
+            else:
+                open_.append(node)
+        return open_
+
+    def branch(self, nodes: list[Node]) -> None:
+        out = self.outcome
+        queue = sorted(nodes, key=lambda n: n.bound)
+        rounds = 0
+        while queue:
+            out.bound = queue[0].bound
+            if self.out_of_time():
+                out.reason = Reason.TIME
+                return
+            if len(queue) > self.effort.open_nodes:
+                out.reason = Reason.MEMORY
+                return
+            if rounds < 8 or rounds % 4 == 0:
+                starts = np.stack([n.minimiser for n in queue[:6] if n.minimiser is not None])
+                found = self.search(starts.astype(np.float64))
+                if found is not None:
+                    out.candidate = found
+                    return
+            rounds += 1
+            chosen, queue = queue[:16], queue[16:]
+            children = []
+            exact = []
+            for node, pair in zip(chosen, self.pick(chosen), strict=True):
+                if pair is None:
+                    exact.append(node)
+                else:
+                    children.extend(pair)
+            if exact:
+                children.extend(self.settle(exact))
+                if out.candidate is not None or out.reason is not None:
+                    return
+            closed = [n for n in children if n.bound > self.margin or n.is_empty]
+            out.leaves.extend(n for n in closed if not n.is_empty)
+            rest = [n for n in children if not (n.bound > self.margin or n.is_empty)]
+            shallow = [n for n in rest if n.depth <= self.effort.retighten_depth]
+            for node in shallow:
+                self.retighten(node)
+            rest = self.refute(rest, self.effort.refine)
+            queue = sorted(queue + rest, key=lambda n: n.bound)
+        out.proved = True
+
+    def candidates(self, node: Node, count: int) -> list[int]:
+        """Unstable neurons by what their relaxation loses, the last layers (the narrow ones) first."""
+        gap = node.gap
+        if gap is None:
+            return []
+        found: list[int] = []
+        unstable = (node.low < 0) & (node.high > 0) & (node.sign == 0)
+        layers = sorted(range(self.chain.layers), key=lambda k: int(self.chain.widths[k]))
+        for k in layers:
+            part = self.chain.part(k)
+            here = np.flatnonzero(unstable[part]) + part.start
+            if not here.size:
+                continue
+            order = here[np.argsort(-gap[here])]
+            found += order[: count - len(found)].tolist()
+            if len(found) >= count or k != layers[0] or len(found) >= 1:
+                break
+        return found
+
+    def child(self, node: Node, neuron: int, sign: int) -> Node:
+        low, high, signs = node.low, node.high, node.sign.copy()
+        signs[neuron] = sign
+        if sign > 0:
+            low = low.copy()
+            low[neuron] = max(low[neuron], 0.0)
+        else:
+            high = high.copy()
+            high[neuron] = min(high[neuron], 0.0)
+        return replace(node, low=low, high=high, sign=signs, depth=node.depth + 1)
+
+    def pick(self, nodes: list[Node]) -> list[tuple[Node, Node] | None]:
+        """For each node the two children of its best split; None where nothing is left to split."""
+        per_node = max(3, min(16, self.prover.lanes // (2 * len(nodes))))
+        trials: list[tuple[int, Node, Node]] = []
+        for index, node in enumerate(nodes):
+            for neuron in self.candidates(node, per_node):
+                trials.append((index, self.child(node, neuron, -1), self.child(node, neuron, 1)))
+        result: list[tuple[Node, Node] | None] = [None] * len(nodes)
+        if not trials:
+            return result
+        flat = [n for _, off, on in trials for n in (off, on) if not n.is_empty]
+        self.outcome.nodes += len(flat)
+        self.prover.ascend(self, flat, self.effort.strong, target=SINGLE_MARGIN * self.scale)
+        hopeful = [n for n in flat if n.bound > 0]
+        if hopeful:
+            bounds = evaluate(self.chain, hopeful, self.query.lower, self.query.upper)
+            for n, bound in zip(hopeful, bounds, strict=True):
+                n.bound = float(bound)
+        best = [-np.inf] * len(nodes)
+        for index, off, on in trials:
+            gains = [
+                max(min(0.0 if c.is_empty else c.bound, 0.0) - nodes[index].bound, 1e-9)
+                for c in (off, on)
+            ]
+            closed = sum(c.is_empty or c.bound > self.margin for c in (off, on))
+            score = gains[0] * gains[1] * (1 + closed) + 1e-12 * min(gains)
+            if score > best[index]:
+                best[index] = score
+                result[index] = (off, on)
+        return result
+
+    def retighten(self, node: Node) -> None:
+        """Better bounds of the last hidden layer under the node's splits.
+
+        A neuron taken as active has ``relu(z) = z``, so the bound of z itself is the bound of the
+        objective ``e_i`` on the activations, with every other split still in force.
+        """
+        chain = self.chain
+        k = chain.layers - 1
+        part = chain.part(k)
+        width = int(chain.widths[k])
+        problems = []
+        for i in range(width):
+            at = part.start + i
+            if not (node.low[at] < 0 < node.high[at]) or node.sign[at]:
+                continue
+            for sign in (1, -1):
+                low, high = node.low.copy(), node.high.copy()
+                low[at], high[at] = 0.0, 1.0
+                objective = np.zeros((1, width))
+                objective[0, i] = sign
+                problems.append(
+                    Node(
+                        low=low, high=high, sign=node.sign, objective=objective,
+                        offset=np.zeros(1), alpha=node.alpha, beta=np.zeros_like(node.beta),
+                        weight=np.ones(1, dtype=np.float32), delta=np.zeros_like(node.delta),
+                        depth=sign, label=at,
+                    )
+                )  # fmt: skip
+        if not problems:
+            return
+        self.prover.ascend(self, problems, self.effort.retighten)
+        bounds = evaluate(chain, problems, self.query.lower, self.query.upper)
+        low, high = node.low.copy(), node.high.copy()
+        for problem, bound in zip(problems, bounds, strict=True):
+            slack = MARGIN * max(1.0, abs(bound))
+            if problem.depth > 0:
+                low[problem.label] = max(low[problem.label], bound - slack)
+            else:
+                high[problem.label] = min(high[problem.label], -bound + slack)
+        node.low, node.high = low, high
+
+    def settle(self, nodes: list[Node]) -> list[Node]:
+        """Domains in which every neuron is fixed: what is left is a linear programme."""
+        still = self.refute(nodes, 4 * self.effort.root)
+        for node in still:
+            points = None if node.minimiser is None else node.minimiser.astype(np.float64)[None]
+            found = None if points is None else self.search(points)
+            if found is not None:
+                self.outcome.candidate = found
+                return []
+        if still:
+            self.outcome.reason = Reason.MARGIN
+        return []
