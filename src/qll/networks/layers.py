@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TypeAlias
 
 import numpy as np
@@ -251,7 +252,20 @@ class BatchNorm(Layer):
     gain: Array
     shift: Array
     mean: Array
-    deviation: Array
+    variance: Array
+    epsilon: float
+
+    @cached_property
+    def deviation(self) -> Array:
+        with np.errstate(invalid="ignore"):
+            root: Array = np.sqrt(self.variance + self.epsilon)
+        if not np.all(root > 0) or not np.all(np.isfinite(root)):
+            raise misfit(
+                "a batch norm's variance is not positive",
+                "variance + epsilon > 0",
+                f"{float(np.min(self.variance))} + {self.epsilon}",
+            )
+        return root
 
     def shape(self, *operands: Shape) -> Shape:
         (operand,) = operands

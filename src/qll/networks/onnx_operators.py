@@ -421,16 +421,8 @@ def _batch_norm(reading: Reading, node: Any) -> Result:
     )
     # The attribute is a float32; ONNX's default 1e-5 is too.
     epsilon = float(np.float32(given.get("epsilon", 1e-5)))
-    layer = batch_norm(gain, shift, mean, variance, epsilon)
+    layer = BatchNorm(gain, shift, mean, variance, epsilon)
     return reading.add(label(node), layer, operand(reading, node))
-
-
-def batch_norm(
-    gain: np.ndarray, shift: np.ndarray, mean: np.ndarray, variance: np.ndarray, epsilon: float
-) -> BatchNorm:
-    if not np.all(variance + epsilon > 0) or not math.isfinite(epsilon):
-        raise refuse("a batch norm's variance is not positive", "variance + epsilon > 0", epsilon)
-    return BatchNorm(gain, shift, mean, np.sqrt(variance + epsilon))
 
 
 @operator("Relu")

@@ -79,7 +79,8 @@ class Window:
         """How many taps of each window lie on the input or its declared padding (a window that runs
         over the end under ``ceil`` does not count what lies beyond)."""
         declared = self._positions(spatial)[1]
-        return np.count_nonzero(declared, axis=1)
+        counts: NDArray[np.int64] = np.sum(declared, axis=1, dtype=np.int64)
+        return counts
 
     def _positions(self, spatial: tuple[int, ...]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         out = self.output(spatial)

@@ -1,0 +1,192 @@
+"""Networks by name: the paper's two and a wider one, and any factory of the user's.
+
+Every factory takes ``in_channels, height, width, outputs, mean, std``; normalisation is a layer, so
+that the network takes raw input and epsilon is in raw units.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from qll.errors import InputError, NetworkError
+from qll.registry import Registry
+
+Factory: TypeAlias = Callable[..., nn.Module]
+
+networks: Registry[Factory] = Registry("network")
+
+
+class Normalize(nn.Module):
+    """``(x - mean) / std`` by channel, for inputs (batch, channels, ...).
+
+    >>> Normalize((0.5,), (0.25,))(torch.ones(1, 1, 1, 1)).item()
+    2.0
+    """
+
+    mean: Tensor  # (channels,)
+    std: Tensor
+
+    def __init__(self, mean: Sequence[float] | float, std: Sequence[float] | float) -> None:
+        super().__init__()
+        centre = torch.as_tensor(mean, dtype=torch.float32).reshape(-1)
+        width = torch.as_tensor(std, dtype=torch.float32).reshape(-1)
+        usable = centre.isfinite().all() and width.isfinite().all() and (width > 0).all()
+        if not usable or centre.shape != width.shape:
+            raise InputError(
+                "a normalisation is not usable",
+                expected="as many finite means as deviations above 0",
+                found=f"mean {mean}, std {std}",
+                fix="pass the mean and deviation of the training images, one pair per channel",
+            )
+        self.register_buffer("mean", centre)
+        self.register_buffer("std", width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        shape = (1, -1) + (1,) * (x.dim() - 2)
+        return (x - self.mean.view(shape)) / self.std.view(shape)
+
+    def extra_repr(self) -> str:
+        return f"mean={self.mean.tolist()}, std={self.std.tolist()}"
+
+
+def _two_convolutions(
+    channels: tuple[int, int],
+    hidden: int,
+    *,
+    in_channels: int,
+    height: int,
+    width: int,
+    outputs: int,
+    mean: Sequence[float] | float,
+    std: Sequence[float] | float,
+) -> nn.Sequential:
+    """Two strided 3x3 convolutions, ReLU after the first only, then two linear layers: as published
+    (so the second convolution and the first linear layer are one affine map)."""
+    first, second = channels
+    small = [(size + 3) // 4 for size in (height, width)]  # two strides of 2, padding 1
+    return nn.Sequential(
+        Normalize(mean, std),
+        nn.Conv2d(in_channels, first, 3, stride=2, padding=1),
+        nn.ReLU(),
+        nn.Conv2d(first, second, 3, stride=2, padding=1),
+        nn.Flatten(),
+        nn.Linear(second * small[0] * small[1], hidden),
+        nn.ReLU(),
+        nn.Linear(hidden, outputs),
+    )
+
+
+@networks.register("paper-mnist")
+def paper_mnist(
+    *,
+    in_channels: int = 1,
+    height: int = 28,
+    width: int = 28,
+    outputs: int = 10,
+    mean: Sequence[float] | float = 0.1307,
+    std: Sequence[float] | float = 0.3081,
+) -> nn.Module:
+    """The paper's network for MNIST and Fashion-MNIST: 4 and 8 channels, 16 hidden."""
+    return _two_convolutions(
+        (4, 8),
+        16,
+        in_channels=in_channels,
+        height=height,
+        width=width,
+        outputs=outputs,
+        mean=mean,
+        std=std,
+    )
+
+
+@networks.register("paper-dice")
+def paper_dice(
+    *,
+    in_channels: int = 3,
+    height: int = 28,
+    width: int = 28,
+    outputs: int = 6,
+    mean: Sequence[float] | float = (0.7232479453086853, 0.7257601618766785, 0.6415771842002869),
+    std: Sequence[float] | float = (0.32942402362823486, 0.24738003313541412, 0.2831753194332123),
+) -> nn.Module:
+    """The paper's network for Dice: the same with three input channels and six outputs."""
+    return paper_mnist(
+        in_channels=in_channels, height=height, width=width, outputs=outputs, mean=mean, std=std
+    )
+
+
+@networks.register("wide")
+def wide(
+    *,
+    in_channels: int = 1,
+    height: int = 28,
+    width: int = 28,
+    outputs: int = 10,
+    mean: Sequence[float] | float = 0.1307,
+    std: Sequence[float] | float = 0.3081,
+) -> nn.Module:
+    """The same shape, wider: 32 and 64 channels, 128 hidden."""
+    return _two_convolutions(
+        (32, 64),
+        128,
+        in_channels=in_channels,
+        height=height,
+        width=width,
+        outputs=outputs,
+        mean=mean,
+        std=std,
+    )
+
+
+def create(name: str, **options: object) -> nn.Module:
+    """A registered network, or ``package.module:factory`` of the user's, called with ``options``.
+
+    >>> create("paper-mnist")(torch.zeros(2, 1, 28, 28)).shape
+    torch.Size([2, 10])
+    """
+    factory = networks[name] if ":" not in name else _factory(name)
+    try:
+        module = factory(**options)
+    except TypeError as error:
+        raise NetworkError(
+            f"the network '{name}' cannot be built",
+            expected=f"a factory that takes {', '.join(sorted(options)) or 'no options'}",
+            found=str(error),
+            fix="give the factory these keyword arguments, or **options",
+        ) from error
+    if not isinstance(module, nn.Module):
+        raise NetworkError(
+            f"the factory '{name}' does not build a network",
+            expected="a torch.nn.Module",
+            found=type(module).__name__,
+            fix="return the module from the factory",
+        )
+    return module
+
+
+def _factory(name: str) -> Factory:
+    module_name, _, attribute = name.partition(":")
+    try:
+        found: object = importlib.import_module(module_name)
+        for part in attribute.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise NetworkError(
+            f"the network '{name}' is not found",
+            expected="package.module:factory, importable from here",
+            found=str(error),
+            fix="check the spelling, and that the package is installed or on PYTHONPATH",
+        ) from error
+    if not callable(found):
+        raise NetworkError(
+            f"'{name}' is not a factory",
+            expected="a function or class",
+            found=type(found).__name__,
+            fix="name the function that builds the module",
+        )
+    return found

@@ -1,0 +1,524 @@
+"""What each torch module, function and tensor method means, as layers of the op graph."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional
+
+from qll.errors import NetworkError
+from qll.networks.activations import AveragePool, Clip, Extremum, LeakyRelu, MaxPool, Mean, Relu
+from qll.networks.layers import (
+    BatchNorm,
+    Concat,
+    Convolution,
+    Linear,
+    Pad,
+    Reshape,
+    Scale,
+    Slice,
+    Sum,
+    Transpose,
+)
+from qll.networks.models import Normalize
+from qll.networks.torch_reader import Activation, TorchReading
+from qll.networks.windows import Window, same_padding
+
+Read: TypeAlias = Callable[..., Any]
+
+
+def refuse(what: str, expected: str, found: object) -> NetworkError:
+    return NetworkError(what, expected=expected, found=str(found), fix="replace this layer")
+
+
+def several(value: Any, rank: int) -> tuple[int, ...]:
+    return (int(value),) * rank if isinstance(value, int) else tuple(int(v) for v in value)
+
+
+# Shapes. ``shape`` and ``size`` give plain numbers (the batch is 1), so arithmetic on them is free.
+
+
+def _size(reading: TorchReading, x: Activation, dim: int | None = None) -> Any:
+    return reading.shape(x) if dim is None else reading.shape(x)[dim]
+
+
+def _getattr(reading: TorchReading, x: Any, name: str) -> Any:
+    if isinstance(x, Activation):
+        if name != "shape":
+            raise refuse("an attribute of a tensor is read", "only .shape", f".{name}")
+        return reading.shape(x)
+    return getattr(x, name)
+
+
+def _getitem(reading: TorchReading, x: Any, key: Any) -> Any:
+    if not isinstance(x, Activation):
+        return x[key]
+    parts = key if isinstance(key, tuple) else (key,)
+    rank = len(reading.shape(x))
+    if Ellipsis in parts:
+        at = parts.index(Ellipsis)
+        missing = rank - len(parts) + 1
+        parts = (*parts[:at], *(slice(None),) * missing, *parts[at + 1 :])
+    slices, drop = [], []
+    for axis, part in enumerate(parts):
+        if isinstance(part, slice):
+            slices.append((part.start, part.stop, part.step))
+        elif isinstance(part, int):
+            slices.append((part, part + 1 if part != -1 else None, None))
+            drop.append(axis)
+        else:
+            raise refuse("a tensor is indexed", "integers and slices", key)
+    taken = reading.add(Slice(tuple(slices)), x)
+    kept = [size for axis, size in enumerate(reading.shape(taken)) if axis not in drop]
+    return reading.add(Reshape(tuple(kept)), taken)
+
+
+def _reshape(reading: TorchReading, x: Activation, *shape: Any) -> Activation:
+    target = shape[0] if len(shape) == 1 and not isinstance(shape[0], int) else shape
+    probe = np.broadcast_to(np.zeros(()), reading.shape(x))
+    return reading.add(Reshape(probe.reshape(tuple(target)).shape), x)
+
+
+def _flatten(
+    reading: TorchReading, x: Activation, start_dim: int = 0, end_dim: int = -1
+) -> Activation:
+    shape = reading.shape(x)
+    first, last = start_dim % len(shape), end_dim % len(shape)
+    joined = math.prod(shape[first : last + 1])
+    return reading.add(Reshape((*shape[:first], joined, *shape[last + 1 :])), x)
+
+
+def _unflatten(reading: TorchReading, x: Activation, dim: int, sizes: Any) -> Activation:
+    shape = reading.shape(x)
+    axis = dim % len(shape)
+    return _reshape(reading, x, (*shape[:axis], *sizes, *shape[axis + 1 :]))
+
+
+def _squeeze(reading: TorchReading, x: Activation, dim: Any = None) -> Activation:
+    shape = reading.shape(x)
+    axes = range(len(shape)) if dim is None else [d % len(shape) for d in several(dim, 1)]
+    kept = tuple(s for axis, s in enumerate(shape) if not (axis in axes and s == 1))
+    return reading.add(Reshape(kept), x)
+
+
+def _unsqueeze(reading: TorchReading, x: Activation, dim: int) -> Activation:
+    probe = np.broadcast_to(np.zeros(()), reading.shape(x))
+    return reading.add(Reshape(np.expand_dims(probe, dim).shape), x)
+
+
+def _permute(reading: TorchReading, x: Activation, *dims: Any) -> Activation:
+    order = dims[0] if len(dims) == 1 and not isinstance(dims[0], int) else dims
+    rank = len(reading.shape(x))
+    return reading.add(Transpose(tuple(d % rank for d in order)), x)
+
+
+def _transpose(reading: TorchReading, x: Activation, dim0: int, dim1: int) -> Activation:
+    order = list(range(len(reading.shape(x))))
+    order[dim0], order[dim1] = order[dim1], order[dim0]
+    return reading.add(Transpose(tuple(order)), x)
+
+
+def _same(reading: TorchReading, x: Activation, *args: Any, **kwargs: Any) -> Activation:
+    return reading.add(Reshape(reading.shape(x)), x)
+
+
+def _dropout(
+    reading: TorchReading,
+    x: Activation,
+    p: float = 0.5,
+    training: bool = True,
+    inplace: bool = False,
+) -> Activation:
+    if training:
+        raise refuse("a dropout is in training mode", "training=self.training", "training=True")
+    return _same(reading, x)
+
+
+def _cat(reading: TorchReading, tensors: Any, dim: int = 0) -> Activation:
+    return reading.add(Concat(dim), *(reading.activation(t) for t in tensors))
+
+
+def _pad(
+    reading: TorchReading, x: Activation, pad: Any, mode: str = "constant", value: Any = None
+) -> Activation:
+    if mode != "constant":
+        raise refuse("a padding mode is not one we take", "constant", mode)
+    rank = len(reading.shape(x))
+    before, after = [0] * rank, [0] * rank
+    for place, axis in enumerate(range(rank - 1, rank - 1 - len(pad) // 2, -1)):
+        before[axis], after[axis] = pad[2 * place], pad[2 * place + 1]
+    fill = float(reading.array(value or 0.0))
+    return reading.add(Pad(tuple(before), tuple(after), fill), x)
+
+
+# Arithmetic. Operands that are plain numbers (shapes) stay plain numbers.
+
+
+def _arithmetic(plain: Callable[[Any, Any], Any], combine: Read) -> Read:
+    def read(reading: TorchReading, a: Any, b: Any, *, alpha: Any = 1) -> Any:
+        if alpha != 1:
+            raise refuse("a sum has a factor", "alpha = 1", alpha)
+        if not isinstance(a, Activation) and not isinstance(b, Activation):
+            return plain(a, b)
+        return combine(reading, a, b)
+
+    return read
+
+
+def _sum(sign: int) -> Read:
+    def read(reading: TorchReading, a: Any, b: Any) -> Activation:
+        return reading.add(Sum((1, sign)), reading.activation(a), reading.activation(b))
+
+    return read
+
+
+def _multiply(reading: TorchReading, a: Any, b: Any) -> Activation:
+    if isinstance(a, Activation) and isinstance(b, Activation):
+        raise refuse("two activations are multiplied", "a constant factor", "two activations")
+    x, factor = (a, b) if isinstance(a, Activation) else (b, a)
+    return reading.add(Scale(reading.array(factor)), x)
+
+
+def _divide(reading: TorchReading, a: Any, b: Any) -> Activation:
+    if isinstance(b, Activation):
+        raise refuse("a tensor is divided by an activation", "a constant divisor", "an activation")
+    divisor = reading.array(b)
+    if not np.all(divisor):
+        raise refuse("a tensor is divided by zero", "a divisor without zeros", "a zero")
+    return reading.add(Scale(np.ones(()), divisor), a)
+
+
+def _negate(reading: TorchReading, x: Any) -> Any:
+    return reading.add(Sum((-1,)), x) if isinstance(x, Activation) else -x
+
+
+def _linear(reading: TorchReading, x: Activation, weight: Any, bias: Any = None) -> Activation:
+    matrix = reading.array(weight)
+    offset = np.zeros(matrix.shape[0]) if bias is None else reading.array(bias)
+    return reading.add(Linear(matrix, offset), x)
+
+
+def _matmul(reading: TorchReading, a: Any, b: Any) -> Activation:
+    if isinstance(b, Activation) or not isinstance(a, Activation) or b.dim() != 2:
+        raise refuse("a matrix product", "an activation times a constant matrix", "another form")
+    return _linear(reading, a, b.T)
+
+
+def _mean(
+    reading: TorchReading, x: Activation, dim: Any = None, keepdim: bool = False
+) -> Activation:
+    axes = range(len(reading.shape(x))) if dim is None else several(dim, 1)
+    return reading.add(Mean(tuple(axes), keepdim), x)
+
+
+def _total(
+    reading: TorchReading, x: Activation, dim: Any = None, keepdim: bool = False
+) -> Activation:
+    axes = range(len(reading.shape(x))) if dim is None else several(dim, 1)
+    return reading.add(Mean(tuple(axes), keepdim, divide=False), x)
+
+
+# Windows.
+
+
+def _convolution(rank: int) -> Read:
+    def read(
+        reading: TorchReading,
+        x: Activation,
+        weight: Any,
+        bias: Any = None,
+        stride: Any = 1,
+        padding: Any = 0,
+        dilation: Any = 1,
+        groups: int = 1,
+    ) -> Activation:
+        kernel = reading.array(weight)
+        window = _window(reading, x, kernel.shape[2:], stride, padding, dilation)
+        if len(reading.shape(x)) != rank + 2:
+            raise refuse("a convolution's input", f"rank {rank + 2}", reading.shape(x))
+        offset = np.zeros(kernel.shape[0]) if bias is None else reading.array(bias)
+        return reading.add(Convolution(kernel, offset, window, groups), x)
+
+    return read
+
+
+def _window(
+    reading: TorchReading,
+    x: Activation,
+    kernel: tuple[int, ...],
+    stride: Any,
+    padding: Any,
+    dilation: Any = 1,
+    *,
+    ceil: bool = False,
+) -> Window:
+    rank = len(kernel)
+    zero = (0,) * rank
+    plain = Window(kernel, several(stride, rank), zero, zero, several(dilation, rank), ceil)
+    if padding == "valid":
+        return plain
+    if padding == "same":  # torch puts the odd one at the end, as ONNX's SAME_UPPER
+        before, after = same_padding(reading.shape(x)[2:], plain, upper=True)
+    else:
+        before = after = several(padding, rank)
+    return Window(kernel, plain.stride, before, after, plain.dilation, ceil)
+
+
+def _max_pool(rank: int) -> Read:
+    def read(
+        reading: TorchReading,
+        x: Activation,
+        kernel_size: Any,
+        stride: Any = None,
+        padding: Any = 0,
+        dilation: Any = 1,
+        ceil_mode: bool = False,
+        return_indices: bool = False,
+    ) -> Activation:
+        if return_indices:
+            raise refuse("a pooling layer returns indices", "return_indices=False", "True")
+        kernel = several(kernel_size, rank)
+        window = _window(reading, x, kernel, stride or kernel, padding, dilation, ceil=ceil_mode)
+        return reading.add(MaxPool(window), x)
+
+    return read
+
+
+def _average_pool(rank: int) -> Read:
+    def read(
+        reading: TorchReading,
+        x: Activation,
+        kernel_size: Any,
+        stride: Any = None,
+        padding: Any = 0,
+        ceil_mode: bool = False,
+        count_include_pad: bool = True,
+        divisor_override: Any = None,
+    ) -> Activation:
+        if divisor_override is not None:
+            raise refuse("a pooling layer has its own divisor", "none", divisor_override)
+        kernel = several(kernel_size, rank)
+        window = _window(reading, x, kernel, stride or kernel, padding, ceil=ceil_mode)
+        return reading.add(AveragePool(window, count_include_pad), x)
+
+    return read
+
+
+def _adaptive(layer: Callable[[Window], Any], rank: int) -> Read:
+    def read(reading: TorchReading, x: Activation, output_size: Any) -> Activation:
+        spatial = reading.shape(x)[2:]
+        wanted = (output_size,) * rank if not isinstance(output_size, tuple) else output_size
+        target = tuple(s if w is None else w for s, w in zip(spatial, wanted, strict=True))
+        if any(size % out for size, out in zip(spatial, target, strict=True)):
+            raise refuse("an adaptive pooling", f"an output that divides {spatial}", target)
+        kernel = tuple(size // out for size, out in zip(spatial, target, strict=True))
+        return reading.add(layer(_window(reading, x, kernel, kernel, 0)), x)
+
+    return read
+
+
+# Bends.
+
+
+def _relu(reading: TorchReading, x: Activation, inplace: bool = False) -> Activation:
+    return reading.add(Relu(), x)
+
+
+def _leaky_relu(
+    reading: TorchReading, x: Activation, negative_slope: float = 0.01, inplace: bool = False
+) -> Activation:
+    return reading.add(LeakyRelu(reading.array(negative_slope)), x)
+
+
+def _clamp(reading: TorchReading, x: Activation, min: Any = None, max: Any = None) -> Activation:
+    lower = -math.inf if min is None else float(reading.array(min))
+    upper = math.inf if max is None else float(reading.array(max))
+    return reading.add(Clip(lower, upper), x)
+
+
+def _extremum(sign: int) -> Read:
+    def read(reading: TorchReading, a: Any, b: Any) -> Activation:
+        return reading.add(Extremum(sign), reading.activation(a), reading.activation(b))
+
+    return read
+
+
+# Modules with state.
+
+
+def _batch_norm(reading: TorchReading, layer: Any, x: Activation) -> Activation:
+    if layer.running_mean is None or layer.running_var is None:
+        raise refuse("a batch norm", "running statistics", "track_running_stats=False")
+    mean, variance = reading.array(layer.running_mean), reading.array(layer.running_var)
+    gain = reading.array(layer.weight) if layer.affine else np.ones(mean.shape)
+    shift = reading.array(layer.bias) if layer.affine else np.zeros(mean.shape)
+    # ONNX stores epsilon as a float32: round here, so that module and file are one function.
+    epsilon = float(np.float32(layer.eps))
+    return reading.add(BatchNorm(gain, shift, mean, variance, epsilon), x)
+
+
+def _normalize(reading: TorchReading, layer: Normalize, x: Activation) -> Activation:
+    """``(x - mean) * (1 / std)`` with ``1 / std`` rounded to the weights' type: a batch norm, the
+    one form of a normalisation that ONNX Runtime and Marabou both read (Marabou takes no division,
+    and turns a subtraction into an addition)."""
+    channels = reading.shape(x)[1]
+    mean = np.broadcast_to(reading.array(layer.mean), (channels,))
+    gain = reading.array(torch.reciprocal(layer.std.detach().double()))
+    gain = np.broadcast_to(gain, (channels,))
+    zeros, ones = np.zeros(channels), np.ones(channels)
+    return reading.add(BatchNorm(gain, zeros, mean, ones, 0.0), x)
+
+
+def _conv_module(reading: TorchReading, layer: Any, x: Activation) -> Activation:
+    if layer.padding_mode != "zeros":
+        raise refuse("a convolution's padding", "zeros", layer.padding_mode)
+    rank = len(layer.kernel_size)
+    read = _convolution(rank)
+    return read(  # type: ignore[no-any-return]
+        reading,
+        x,
+        layer.weight,
+        layer.bias,
+        layer.stride,
+        layer.padding,
+        layer.dilation,
+        layer.groups,
+    )
+
+
+def _with(function: Read, *names: str) -> Read:
+    """A stateless module as the function it wraps, its attributes passed by name."""
+
+    def read(reading: TorchReading, layer: nn.Module, x: Activation) -> Any:
+        return function(reading, x, **{name: getattr(layer, name) for name in names})
+
+    return read
+
+
+_MAX = ("kernel_size", "stride", "padding", "dilation", "ceil_mode", "return_indices")
+_AVERAGE = ("kernel_size", "stride", "padding", "ceil_mode", "count_include_pad")
+
+MODULES: dict[type[nn.Module], Read] = {
+    Normalize: _normalize,
+    nn.Linear: lambda reading, layer, x: _linear(reading, x, layer.weight, layer.bias),
+    nn.Conv1d: _conv_module,
+    nn.Conv2d: _conv_module,
+    nn.BatchNorm1d: _batch_norm,
+    nn.BatchNorm2d: _batch_norm,
+    nn.ReLU: _with(_relu),
+    nn.ReLU6: lambda reading, layer, x: _clamp(reading, x, 0.0, 6.0),
+    nn.Hardtanh: lambda reading, layer, x: _clamp(reading, x, layer.min_val, layer.max_val),
+    nn.LeakyReLU: _with(_leaky_relu, "negative_slope"),
+    nn.Flatten: _with(_flatten, "start_dim", "end_dim"),
+    nn.Unflatten: lambda reading, layer, x: _unflatten(
+        reading, x, layer.dim, layer.unflattened_size
+    ),
+    nn.MaxPool1d: _with(_max_pool(1), *_MAX),
+    nn.MaxPool2d: _with(_max_pool(2), *_MAX),
+    nn.AvgPool1d: _with(_average_pool(1), *_AVERAGE),
+    nn.AvgPool2d: _with(_average_pool(2), *_AVERAGE, "divisor_override"),
+    nn.AdaptiveAvgPool1d: _with(_adaptive(AveragePool, 1), "output_size"),
+    nn.AdaptiveAvgPool2d: _with(_adaptive(AveragePool, 2), "output_size"),
+    nn.AdaptiveMaxPool2d: _with(_adaptive(MaxPool, 2), "output_size"),
+    nn.Identity: _with(_same),
+    nn.Dropout: _with(_same),
+    nn.Dropout1d: _with(_same),
+    nn.Dropout2d: _with(_same),
+    nn.ZeroPad2d: lambda reading, layer, x: _pad(reading, x, layer.padding),
+    nn.ConstantPad2d: lambda reading, layer, x: _pad(reading, x, layer.padding, value=layer.value),
+}
+
+_add = _arithmetic(operator.add, _sum(1))
+_subtract = _arithmetic(operator.sub, _sum(-1))
+_mul = _arithmetic(operator.mul, _multiply)
+_div = _arithmetic(operator.truediv, _divide)
+
+METHODS: dict[str, Read] = {
+    "size": _size,
+    "view": _reshape,
+    "reshape": _reshape,
+    "flatten": _flatten,
+    "unflatten": _unflatten,
+    "squeeze": _squeeze,
+    "unsqueeze": _unsqueeze,
+    "permute": _permute,
+    "transpose": _transpose,
+    "contiguous": _same,
+    "clone": _same,
+    "relu": _relu,
+    "relu_": _relu,
+    "clamp": _clamp,
+    "clip": _clamp,
+    "add": _add,
+    "sub": _subtract,
+    "mul": _mul,
+    "div": _div,
+    "neg": _negate,
+    "mean": _mean,
+    "sum": _total,
+    "matmul": _matmul,
+}
+
+FUNCTIONS: dict[Any, Read] = {
+    getattr: _getattr,
+    operator.getitem: _getitem,
+    operator.add: _add,
+    operator.iadd: _add,
+    operator.sub: _subtract,
+    operator.isub: _subtract,
+    operator.mul: _mul,
+    operator.truediv: _div,
+    operator.neg: _negate,
+    operator.matmul: _matmul,
+    torch.add: _add,
+    torch.sub: _subtract,
+    torch.mul: _mul,
+    torch.div: _div,
+    torch.neg: _negate,
+    torch.matmul: _matmul,
+    torch.relu: _relu,
+    torch.clamp: _clamp,
+    torch.maximum: _extremum(1),
+    torch.max: _extremum(1),
+    torch.minimum: _extremum(-1),
+    torch.min: _extremum(-1),
+    torch.flatten: _flatten,
+    torch.reshape: _reshape,
+    torch.squeeze: _squeeze,
+    torch.unsqueeze: _unsqueeze,
+    torch.permute: _permute,
+    torch.transpose: _transpose,
+    torch.cat: _cat,
+    torch.concat: _cat,
+    torch.mean: _mean,
+    torch.sum: _total,
+    functional.relu: _relu,
+    functional.leaky_relu: _leaky_relu,
+    functional.linear: _linear,
+    functional.conv1d: _convolution(1),
+    functional.conv2d: _convolution(2),
+    functional.max_pool1d: _max_pool(1),
+    functional.max_pool2d: _max_pool(2),
+    functional.avg_pool1d: _average_pool(1),
+    functional.avg_pool2d: _average_pool(2),
+    functional.adaptive_avg_pool1d: _adaptive(AveragePool, 1),
+    functional.adaptive_avg_pool2d: _adaptive(AveragePool, 2),
+    functional.pad: _pad,
+    functional.dropout: _dropout,
+}
+
+# What may share memory with its operand.
+VIEWS: frozenset[Any] = frozenset(
+    {
+        *("view", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze"),
+        *("permute", "transpose", "contiguous"),
+        *(torch.flatten, torch.reshape, torch.squeeze, torch.unsqueeze),
+        *(torch.permute, torch.transpose, operator.getitem),
+    }
+)
