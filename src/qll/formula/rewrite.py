@@ -118,6 +118,10 @@ class Grounder:
             flat.append(difference(part.left, part.right))
         return flat
 
+    def number(self, quantity: Quantity) -> float:
+        """A constant quantity (a radius, a bound) as the number it stands for."""
+        return self._affine(quantity, {}).constant
+
     # --- the machine: visit top-down with an environment, build bottom-up ---
 
     def _run(self, root: Formula, environment: Environment, negated: bool) -> Formula:

@@ -1,0 +1,67 @@
+"""DL2 (Fischer et al. 2019): a loss that is 0 exactly where the formula holds."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from qll.logics.base import LOGICS, Direction, Law, Logic, Negation, fill
+
+
+@LOGICS.register("dl2")
+@dataclass(frozen=True)
+class DL2(Logic):
+    """Loss in [0, inf], 0 is true; ``and`` is the sum, ``or`` the product.
+
+    The linear implication, which DL2 does not name, is the truncated difference: the residual of
+    its sum, and what the paper uses for comparisons.
+
+    >>> DL2().conj(torch.tensor([0.0, 2.0]))
+    tensor(2.)
+    """
+
+    name: ClassVar[str] = "dl2"
+    direction: ClassVar[Direction] = Direction.LOWER_IS_TRUER
+    domain: ClassVar[tuple[float, float]] = (0.0, math.inf)
+    top: ClassVar[float] = 0.0
+    bottom: ClassVar[float] = math.inf
+    unit: ClassVar[float] = 0.0
+    negation: ClassVar[Negation] = Negation.PUSHED_INWARD
+    laws: ClassVar[frozenset[Law]] = frozenset(
+        {
+            Law.ASSOCIATIVE,
+            Law.COMMUTATIVE,
+            Law.MONOTONE,
+            Law.RESIDUATED,
+            Law.SOUND,
+            Law.SHADOW_LIFTING,
+        }
+    )
+
+    def leq(self, a: Tensor, b: Tensor) -> Tensor:
+        return torch.relu(a - b)
+
+    def conj(
+        self, xs: Tensor, *, hardness: float | None = None, where: Tensor | None = None
+    ) -> Tensor:
+        return fill(xs, where, 0.0).sum(0)
+
+    def disj(
+        self, xs: Tensor, *, hardness: float | None = None, where: Tensor | None = None
+    ) -> Tensor:
+        return _product(fill(xs, where, 1.0))
+
+    def implies(self, a: Tensor, b: Tensor) -> Tensor:
+        return torch.relu(b - a)
+
+    def loss(self, value: Tensor) -> Tensor:
+        return value
+
+
+def _product(xs: Tensor) -> Tensor:
+    """Two factors are the common case, and much cheaper than a general product's gradient."""
+    return xs[0] * xs[1] if len(xs) == 2 else xs.prod(0)

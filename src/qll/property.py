@@ -1,0 +1,407 @@
+"""A property: a specification with its parameters bound, and its readings.
+
+prop = qll.load("classification-robustness", epsilon=0.2)
+loss = prop.loss(y, labels=labels, logic=qll.QLL(p=5))     # per sample, differentiable
+ok = prop.holds(y, labels=labels)                          # Boolean per sample
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from itertools import combinations
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from qll.errors import FormulaError, InputError
+from qll.formula import units
+from qll.formula.check import check
+from qll.formula.fold import walk
+from qll.formula.hard import HardForm
+from qll.formula.nodes import (
+    SOURCES,
+    Compare,
+    Entry,
+    Formula,
+    Label,
+    PointBinder,
+    Specification,
+)
+from qll.formula.rewrite import Grounder, Shape
+from qll.formula.show import Style, show_specification
+from qll.formula.slack import hard_form
+from qll.formula.template import plan
+from qll.logics.base import Logic, logic as read_logic
+from qll.logics.boolean import Boolean
+from qll.reading import Reading
+from qll.registry import suggest
+
+# Distinct multi-hot patterns kept compiled; a data set with more is recompiled by batch.
+_MAX_PATTERNS = 4096
+# 2^14 formulas are a matter of seconds.
+_MAX_ENUMERATED_LABELS = 14
+
+
+@dataclass(frozen=True)
+class Property:
+    """Immutable: ``with_parameters`` gives another one."""
+
+    specification: Specification
+    parameters: Mapping[str, float] = field(default_factory=dict)
+    outputs: int | None = None
+    inputs: tuple[int, ...] | None = None
+    _cache: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        declared = {p.name: p for p in self.specification.parameters}
+        for name in self.parameters:
+            if name not in declared:
+                raise FormulaError(
+                    f"property '{self.name}' has no parameter '{name}'",
+                    expected=f"one of: {', '.join(declared) or 'it has none'}",
+                    found=f"'{name}'",
+                    fix=suggest(name, sorted(declared)) if declared else "leave it out",
+                )
+        check(self.specification, outputs=self.outputs)
+        # Converting now reports a value outside its domain where it was given.
+        self._cache["values"] = {
+            name: units.convert(
+                name, p.unit, self.value_of(name), _where(p.span, name in self.parameters)
+            )
+            for name, p in declared.items()
+        }
+
+    # --- what it says ---
+
+    @property
+    def name(self) -> str:
+        return self.specification.name
+
+    @property
+    def documentation(self) -> str:
+        return self.specification.documentation
+
+    @property
+    def formula(self) -> Formula:
+        return self.specification.formula
+
+    @property
+    def binders(self) -> tuple[PointBinder, ...]:
+        return self.specification.binders
+
+    def value_of(self, parameter: str) -> float:
+        """A parameter in the unit it was declared with."""
+        default = {p.name: p.default for p in self.specification.parameters}
+        return float(self.parameters.get(parameter, default[parameter]))
+
+    @property
+    def values(self) -> Mapping[str, float]:
+        """The numbers that the formula sees: probabilities have become logits."""
+        return self._cache["values"]  # type: ignore[no-any-return]
+
+    @property
+    def sources(self) -> frozenset[str]:
+        """Which of ``y, x, x0, y0, x2, y2`` the formula speaks of."""
+        return self._facts()[0]
+
+    @property
+    def uses_labels(self) -> bool:
+        return self._facts()[1]
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the closed reading weakens: recorded in every verdict."""
+        if not self._facts()[2]:
+            return ()
+        return ("strict comparisons are read as closed ones",)
+
+    def _facts(self) -> tuple[frozenset[str], bool, bool]:
+        if "facts" not in self._cache:
+            nodes = [
+                node
+                for root in (self.formula, *(d.body for d in self.specification.definitions))
+                for node in walk(root)
+            ]
+            sources = frozenset(n.source for n in nodes if isinstance(n, Entry))
+            labels = any(isinstance(n, Label) for n in nodes)
+            strict = any(isinstance(n, Compare) and n.operator in ("<", ">") for n in nodes)
+            self._cache["facts"] = (sources, labels, strict)
+        return self._cache["facts"]  # type: ignore[no-any-return]
+
+    def with_parameters(self, **parameters: float) -> Property:
+        return replace(self, parameters={**self.parameters, **parameters}, _cache={})
+
+    def show(self, style: Style = "ascii") -> str:
+        return show_specification(self.specification, style)
+
+    # --- readings at points ---
+
+    def loss(
+        self,
+        y: Tensor,
+        *,
+        labels: Tensor | None = None,
+        logic: Logic | str = "qll:5",
+        **points: Tensor,
+    ) -> Tensor:
+        """The loss of each sample, ``(batch,)``, differentiable in ``y`` and the points.
+
+        ``labels`` are classes ``(batch,)`` or multi-hot ``(batch, outputs)``; ``x``, ``x0``,
+        ``y0``, ``x2``, ``y2`` are given where the formula speaks of them. A sample that the
+        property says nothing about (its formula is top) has loss 0.
+        """
+        record = read_logic(logic)
+        value, fixed = self._read(record, y, labels, points)
+        loss = record.loss(value)
+        if fixed is None:
+            return loss
+        vacuous = fixed & (value == record.top)
+        return torch.where(vacuous, torch.zeros_like(loss), loss)
+
+    def value(
+        self,
+        y: Tensor,
+        *,
+        labels: Tensor | None = None,
+        logic: Logic | str = "qll:5",
+        **points: Tensor,
+    ) -> Tensor:
+        """The truth value of each sample in the logic's own domain (top where it says nothing)."""
+        return self._read(read_logic(logic), y, labels, points)[0]
+
+    def holds(self, y: Tensor, *, labels: Tensor | None = None, **points: Tensor) -> Tensor:
+        """Satisfied or not, for each sample, by the Boolean reading."""
+        return self.margin(y, labels=labels, **points) >= 0
+
+    def margin(self, y: Tensor, *, labels: Tensor | None = None, **points: Tensor) -> Tensor:
+        """Minus the hard value: positive when good, negative when violated."""
+        return -self._read(Boolean(), y, labels, points)[0]
+
+    def slack(
+        self,
+        logic: Logic | str = "qll:5",
+        *,
+        outputs: int | None = None,
+        multi_label: bool = False,
+    ) -> tuple[float, float]:
+        """``(a, b)`` with the hard value in ``[soft - a, soft + b]``: the worst over all classes,
+        or with ``multi_label`` over all sets of labels."""
+        record = read_logic(logic)
+        shape = self._shape(outputs)
+        grounder = Grounder(self.specification, self.values, shape, top_is_unit=record.top_is_unit)
+        pairs = [
+            record.slack(record.prepare(grounder.ground(pattern)))
+            for pattern in self._label_patterns(shape, multi_label)
+        ]
+        return max(a for a, _ in pairs), max(b for _, b in pairs)
+
+    def hard_form(
+        self,
+        labels: int | tuple[int, ...] | None = None,
+        *,
+        outputs: int | None = None,
+        inputs: tuple[int, ...] | None = None,
+    ) -> HardForm:
+        """The max/min tree of affine functions for one data point: what a verifier proves <= 0."""
+        shape = self._shape(outputs, inputs)
+        grounder = Grounder(self.specification, self.values, shape)
+        pattern = None if labels is None else ((labels,) if isinstance(labels, int) else labels)
+        return hard_form(grounder.ground(pattern))
+
+    def ground(
+        self,
+        labels: tuple[int, ...] | None,
+        logic: Logic,
+        *,
+        outputs: int,
+        inputs: tuple[int, ...] | None = None,
+    ) -> Formula:
+        """The formula for one label pattern as ``logic`` evaluates it: no labels, no quantifiers."""
+        grounder = Grounder(
+            self.specification, self.values, Shape(outputs, inputs), top_is_unit=logic.top_is_unit
+        )
+        return logic.prepare(grounder.ground(labels))
+
+    # --- how ---
+
+    def _shape(self, outputs: int | None, inputs: tuple[int, ...] | None = None) -> Shape:
+        count = outputs or self.outputs or self.specification.outputs
+        if count is None:
+            raise InputError(
+                f"the number of outputs of property '{self.name}' is not known",
+                expected="outputs=N",
+                found="none",
+                fix="pass outputs=10, or write 'outputs 10' in the property",
+            )
+        return Shape(count, inputs or self.inputs)
+
+    def _label_patterns(self, shape: Shape, multi_label: bool) -> list[tuple[int, ...] | None]:
+        if not self.uses_labels:
+            return [None]
+        classes = range(shape.outputs)
+        if not multi_label:
+            return [(c,) for c in classes]
+        if shape.outputs > _MAX_ENUMERATED_LABELS:
+            raise InputError(
+                "there are too many sets of labels to go through",
+                expected=f"at most {_MAX_ENUMERATED_LABELS} outputs",
+                found=f"{shape.outputs}",
+                fix="leave multi_label out to bound single labels",
+            )
+        return [
+            subset for size in range(shape.outputs + 1) for subset in combinations(classes, size)
+        ]
+
+    def _read(
+        self, record: Logic, y: Tensor, labels: Tensor | None, points: Mapping[str, Tensor]
+    ) -> tuple[Tensor, Tensor | None]:
+        tensors = self._tensors(y, points)
+        inputs = next(
+            (tuple(t.shape[1:]) for name, t in tensors.items() if name.startswith("x")), None
+        )
+        shape = Shape(y.shape[1], inputs or self.inputs)
+        patterns, pick = self._patterns(y, labels)
+        key = (record, shape, patterns, y.device, y.dtype)
+        cached = self._cache.get(key)
+        if cached is None:
+            cached = self._compile(record, shape, patterns, y)
+            for stale in [k for k in self._cache if isinstance(k, tuple) and k[0] == record][:-8]:
+                del self._cache[stale]
+            self._cache[key] = cached
+        reading, used = cached
+        parts = [tensors[source].reshape(len(y), -1).t() for source in used]
+        z = parts[0] if len(parts) == 1 else torch.cat(parts)
+        return reading(z, pick)  # type: ignore[no-any-return]
+
+    def _compile(
+        self, record: Logic, shape: Shape, patterns: tuple[tuple[int, ...], ...] | None, y: Tensor
+    ) -> tuple[Reading, list[str]]:
+        grounder = Grounder(self.specification, self.values, shape, top_is_unit=record.top_is_unit)
+        formulas = [record.prepare(grounder.ground(p)) for p in (patterns or (None,))]
+        used = [s for s in SOURCES if s in self.sources] or ["y"]
+        rows: dict[tuple[str, int], int] = {}
+        for source in used:
+            width = shape.outputs if source.startswith("y") else math.prod(shape.inputs or ())
+            for k in range(width):
+                rows[(source, k)] = len(rows)
+        return Reading(plan(formulas), record, rows, device=y.device, dtype=y.dtype), list(used)
+
+    def _tensors(self, y: Tensor, points: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        if y.dim() != 2:
+            raise InputError(
+                "outputs have the wrong shape",
+                expected="(batch, outputs)",
+                found=str(tuple(y.shape)),
+                fix="pass y = model(x), one row for each sample",
+            )
+        if not y.is_floating_point():
+            raise InputError(
+                "outputs have the wrong type",
+                expected="a floating-point tensor",
+                found=str(y.dtype),
+                fix="pass the logits themselves, not predicted classes",
+            )
+        if self.outputs is not None and y.shape[1] != self.outputs:
+            raise InputError(
+                f"outputs do not fit property '{self.name}'",
+                expected=f"(batch, {self.outputs})",
+                found=str(tuple(y.shape)),
+                fix="load the property with the network's number of outputs",
+            )
+        tensors = {"y": y}
+        for name in self.sources - {"y"}:
+            if points.get(name) is None:
+                raise InputError(
+                    f"property '{self.name}' speaks of {name}",
+                    expected=f"{name}=...",
+                    found="none",
+                    fix=f"pass {name}= with one row for each sample",
+                )
+            tensor = points[name]
+            if tensor.shape[0] != y.shape[0] or (name.startswith("y") and tensor.shape != y.shape):
+                raise InputError(
+                    f"{name} does not fit y",
+                    expected=f"{y.shape[0]} rows"
+                    + (" and the shape of y" if name[0] == "y" else ""),
+                    found=str(tuple(tensor.shape)),
+                    fix="pass the same samples in the same order",
+                )
+            tensors[name] = tensor
+        for name in points:
+            if name not in SOURCES:
+                raise InputError(
+                    f"'{name}' is not a point of the language",
+                    expected="x, x0, y0, x2 or y2",
+                    found=f"'{name}'",
+                    fix=suggest(name, ["labels", "logic", *SOURCES]),
+                )
+        for name, tensor in tensors.items():
+            # The sum is finite unless something is not (or overflows, which the full look tells).
+            if not math.isfinite(float(tensor.detach().sum())) and not torch.isfinite(tensor).all():
+                bad = int(
+                    (~torch.isfinite(tensor)).any(dim=-1).reshape(len(tensor), -1).any(1).sum()
+                )
+                raise InputError(
+                    f"{name} is not finite",
+                    expected="finite numbers",
+                    found=f"NaN or infinity in {bad} of {len(tensor)} samples",
+                    fix="look at the network's weights and learning rate",
+                )
+        return tensors
+
+    def _patterns(
+        self, y: Tensor, labels: Tensor | None
+    ) -> tuple[tuple[tuple[int, ...], ...] | None, Tensor | None]:
+        """Label patterns to compile for, and each sample's pattern."""
+        if not self.uses_labels:
+            return None, None
+        if labels is None:
+            raise InputError(
+                f"property '{self.name}' speaks of labels",
+                expected="labels=...",
+                found="none",
+                fix="pass classes (batch,) or multi-hot labels (batch, outputs)",
+            )
+        batch, outputs = y.shape
+        if labels.shape == (batch,):
+            if labels.is_floating_point() or labels.dtype == torch.bool:
+                raise _label_error("an integer class for each sample", str(labels.dtype))
+            if batch:
+                low, high = (int(v) for v in torch.aminmax(labels))
+                if low < 0 or high >= outputs:
+                    raise _label_error(
+                        f"classes from 0 to {outputs - 1}", str(low if low < 0 else high)
+                    )
+            return tuple((c,) for c in range(outputs)), labels.to(torch.long)
+        if labels.shape == (batch, outputs):
+            hot = labels.bool()
+            if not torch.equal(hot.to(labels.dtype), labels):
+                raise _label_error("multi-hot labels of 0 and 1", "other values")
+            unique, inverse = torch.unique(hot, dim=0, return_inverse=True)
+            # Patterns keep their place once seen, so that a new batch with the same patterns in
+            # another mix finds its tables compiled.
+            known: dict[tuple[int, ...], int] = self._cache.setdefault(("patterns", outputs), {})
+            if len(known) > _MAX_PATTERNS:
+                known.clear()
+            places = [
+                known.setdefault(tuple(torch.nonzero(row).flatten().tolist()), len(known))
+                for row in unique
+            ]
+            return tuple(known), torch.tensor(places, device=y.device)[inverse]
+        raise _label_error(f"({batch},) or ({batch}, {outputs})", str(tuple(labels.shape)))
+
+
+def _label_error(expected: str, found: str) -> InputError:
+    return InputError(
+        "labels do not fit the outputs",
+        expected=expected,
+        found=found,
+        fix="pass classes (batch,) or multi-hot labels (batch, outputs)",
+    )
+
+
+def _where(span: object, given: bool) -> str | None:
+    return None if given or span is None else str(span)
