@@ -6,6 +6,7 @@ from __future__ import annotations
 import csv
 import hashlib
 import io
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 from qll.data.augment import ColourJitter
 from qll.data.base import DataSet, Progress, Split, data_sets
 from qll.data.download import fetch
-from qll.data.files import cache_dir, check_folder, missing
+from qll.data.files import cache_dir, check_folder, locate, missing
 from qll.data.idx import check_digest
 from qll.errors import DataError, MissingExtra
 
@@ -52,13 +53,14 @@ def load_dice(
     if data_dir is not None:
         check_folder(data_dir)
     root = cache_dir() if data_dir is None else data_dir
-    complete = (root / folder for folder in _FOLDERS)
-    folder = next((f for f in complete if (f / "labels.csv").is_file()), None)
-    if folder is None and data_dir is not None:
-        raise missing("dice", root, _FOLDERS, ["labels.csv"])
+    table = locate(root, _FOLDERS, ["labels.csv"])
     if data_dir is None:
-        folder = _download(folder or root / "dice", progress)
-    assert folder is not None  # noqa: S101 - one of the two branches above set it
+        folder = table.parent if table else root / "dice"
+        _download(folder, progress)
+    elif table is None:
+        raise missing("dice", root, _FOLDERS, ["labels.csv"])
+    else:
+        folder = table.parent
     pixels, labels = _read(folder, checksum=checksum)
 
     order = np.random.RandomState(_SPLIT_SEED).permutation(len(labels))
@@ -170,15 +172,15 @@ def _bytes(path: Path) -> bytes:
     )
 
 
-def _download(folder: Path, progress: Progress | None) -> Path:
+def _download(folder: Path, progress: Progress | None) -> None:
     """Whatever is missing of ``labels.csv`` and its pictures."""
 
-    def get(name: str, check: Any, shown: Progress | None = None) -> Path:
+    def get(name: str, check: Callable[[Path], object]) -> Path:
         target = folder / name
         if target.is_file():
             return target
         urls = [f"{mirror}/{name}" for mirror in _MIRRORS]
-        return fetch(urls, target, check=check, most=_MOST_BYTES, progress=shown)
+        return fetch(urls, target, check=check, most=_MOST_BYTES)
 
     def is_table(part: Path) -> None:
         check_digest(hashlib.sha256(part.read_bytes()).hexdigest(), _LABELS_SHA256, str(part))
@@ -188,9 +190,9 @@ def _download(folder: Path, progress: Progress | None) -> Path:
 
     table = get("labels.csv", is_table)
     names, _ = parse_labels(_bytes(table), str(table))
-    for done, name in enumerate(names):
-        # The pictures have about 2,000 bytes each: one bar that counts pictures says more.
+    absent = [name for name in names if not (folder / name).is_file()]
+    for done, name in enumerate(absent, start=1):
         get(name, is_picture)
         if progress is not None:
-            progress("dice pictures", done + 1, len(names))
-    return folder
+            # A picture has about 12,000 bytes: one bar that counts pictures says more.
+            progress("dice pictures", done, len(absent))

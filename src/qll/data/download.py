@@ -18,7 +18,7 @@ from qll.data.base import Progress
 from qll.errors import DataError
 
 _BLOCK = 1 << 16
-_ATTEMPTS = 4  # a connection that breaks is continued this many times before the next mirror
+_ATTEMPTS = 8  # a connection that breaks is continued this many times before the next mirror
 _TIMEOUT = 30.0  # seconds without a byte
 
 
@@ -44,7 +44,7 @@ def fetch(
     failures: list[str] = []
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        with _alone(target):
+        with _alone(target.parent):
             if target.is_file():  # another process fetched it while we waited
                 return target
             for url in urls:
@@ -105,17 +105,18 @@ def _continue(url: str, part: Path, *, start: int, most: int, progress: Progress
         headers["Range"] = f"bytes={start}-"
     request = urllib.request.Request(url, headers=headers)  # noqa: S310 - from our own tables
     try:
-        with urllib.request.urlopen(request, timeout=_TIMEOUT) as response:  # noqa: S310
-            _receive(response, part, start=start, most=most, progress=progress)
+        response = urllib.request.urlopen(request, timeout=_TIMEOUT)  # noqa: S310
     except urllib.error.HTTPError as error:
+        error.close()
         if error.code == 416 and start:  # the part is longer than the file: useless
             part.unlink()
             raise _Broken("the partial file did not fit", resumable=True) from error
         raise _Broken(f"HTTP {error.code} {error.reason}", resumable=error.code >= 500) from error
-    except urllib.error.URLError as error:
-        raise _Broken(str(error.reason), resumable=False) from error
-    except (TimeoutError, ConnectionError, HTTPException) as error:
-        raise _Broken(str(error) or type(error).__name__, resumable=True) from error
+    except (OSError, HTTPException) as error:
+        reason = getattr(error, "reason", error)
+        raise _Broken(str(reason) or type(reason).__name__, resumable=False) from error
+    with response:
+        _receive(response, part, start=start, most=most, progress=progress)
 
 
 def _receive(
@@ -128,7 +129,7 @@ def _receive(
         raise _Broken(f"{total} bytes offered, at most {most} expected", resumable=False)
     name = part.name.removesuffix(".part")
     with part.open("ab" if here else "wb") as file:
-        while block := response.read(_BLOCK):
+        while block := _read_block(response):
             file.write(block)
             here += len(block)
             if here > most:
@@ -140,6 +141,13 @@ def _receive(
         raise _Broken(f"broke off after {here} of {total} bytes", resumable=True)
 
 
+def _read_block(response: HTTPResponse) -> bytes:
+    try:
+        return response.read(_BLOCK)
+    except (OSError, HTTPException) as error:  # caught here, apart from what writing may raise
+        raise _Broken(str(error) or type(error).__name__, resumable=True) from error
+
+
 def _resumes_at(response: HTTPResponse, start: int) -> bool:
     """Whether the server continues at ``start``; one that ignores Range sends the whole file."""
     span = re.match(r"bytes (\d+)-", response.headers.get("Content-Range", ""))
@@ -147,19 +155,19 @@ def _resumes_at(response: HTTPResponse, start: int) -> bool:
 
 
 @contextlib.contextmanager
-def _alone(target: Path) -> Iterator[None]:
-    """One process at a time downloads a file; the others wait. Without file locks (Windows) two
-    would spoil each other's partial file, which the check then finds."""
+def _alone(folder: Path) -> Iterator[None]:
+    """One process at a time downloads to a folder; the others wait. Where there are no file locks
+    two would spoil each other's partial file, which the check then finds."""
     try:
         import fcntl
     except ImportError:
         yield
         return
-    lock = target.with_name(target.name + ".lock")
-    descriptor = os.open(lock, os.O_CREAT | os.O_RDWR)
+    # Never removed: a lock on a file that another process has just removed would lock nothing.
+    descriptor = os.open(folder / ".lock", os.O_CREAT | os.O_RDWR, 0o644)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        with contextlib.suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
-        lock.unlink(missing_ok=True)
     finally:
         os.close(descriptor)

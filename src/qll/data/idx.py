@@ -99,7 +99,7 @@ def check_digest(found: str, expected: str, where: str) -> None:
             where=where,
             expected=f"SHA-256 {expected}",
             found=found,
-            fix="fetch the file again, or pass the option checksum=False to use it as it is",
+            fix="delete it and fetch it again, or pass checksum=False to use it as it is",
         )
 
 
