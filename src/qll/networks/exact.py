@@ -10,13 +10,14 @@ Stability*, section 3.1),
 
     |c' - (b + sum M c)| <= gamma (|b| + sum |M| |c|) + (K + 1) eta,
 
-where ``gamma = (K+1) u / (1 - (K+1) u)`` and ``eta = 2^-1074`` covers products that underflow. With ``|M (v - c)| <= |M| r`` therefore
+where ``gamma = (K+1) u / (1 - (K+1) u)`` and ``eta = 2^-1074`` covers products that underflow.
+With ``|M (v - c)| <= |M| r`` therefore
 
     |w - c'| <= rho := sum |M| (r + gamma |c|) + gamma |b| + (K + 1) eta.
 
 ``rho`` itself is computed with rounding: it is a sum of non-negative products, so the computed
-value is at least ``1 - gamma'`` times the true one, with ``gamma'`` for ``K + 6`` operations. We use
-one ``g = 1.01 (K + 16) u`` for both and return ``fl(rho (1 + 2 g)) + (K + 1) 2^-1000``; since
+value is at least ``1 - gamma'`` times the true one, with ``gamma'`` for ``K + 6`` operations. We
+use one ``g = 1.01 (K + 16) u`` for both and return ``fl(rho (1 + 2 g)) + (K + 1) 2^-1000``; since
 ``(1 - g)(1 + 2g)(1 - u)^4 >= 1`` for ``16 u <= g <= 1/4``, that is an upper bound. A quotient by
 the exact ``d`` adds the rounding of one division, ``u |q|``. ReLU is 1-Lipschitz, so it keeps the
 radius, and where ``c <= -r`` the value is exactly 0. The ends ``c - r`` and ``c + r`` are rounded

@@ -5,6 +5,7 @@ What an operator means is in ``onnx_operators``; how a stored tensor is read, in
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -87,14 +88,6 @@ def read_onnx(data: bytes, *, input_shape: Shape | None = None) -> Graph:
 def _read_node(reading: Reading, node: Any, operators: Any) -> None:
     place = f"node '{label(node)}' ({node.op_type})"
     target = node.output[0]
-    if target in reading.activations or target in reading.constants:
-        raise NetworkError(
-            f"the tensor '{target}' is produced twice",
-            expected="one producer for each tensor",
-            found="two",
-            fix="export the network again",
-            where=place,
-        )
     try:
         result = operators[node.op_type](reading, node)
     except NetworkError as error:
@@ -109,10 +102,11 @@ def _read_node(reading: Reading, node: Any, operators: Any) -> None:
             fix="check the model with onnx.checker, or export it again",
             where=place,
         ) from error
-    if isinstance(result, np.ndarray):
-        reading.constants[target] = result
-    else:
+    # numpy scalars are constants too, so it is the index that is told by its type.
+    if type(result) is int:
         reading.activations[target] = result
+    else:
+        reading.constants[target] = np.asarray(result)
 
 
 def label(node: Any) -> str:
@@ -142,6 +136,7 @@ def _needed(graph: Any) -> list[Any]:
             found=f"{len(graph.sparse_initializer)} sparse ones",
             fix="export the network with dense weights",
         )
+    _refuse_duplicates(graph)
     producer = {name: i for i, node in enumerate(graph.node) for name in node.output if name}
     keep: set[int] = set()
     pending = [graph.output[0].name]
@@ -151,6 +146,21 @@ def _needed(graph: Any) -> list[Any]:
             keep.add(index)
             pending.extend(name for name in graph.node[index].input if name)
     return [node for i, node in enumerate(graph.node) if i in keep]
+
+
+def _refuse_duplicates(graph: Any) -> None:
+    stored = [tensor.name for tensor in graph.initializer]
+    free = [entry.name for entry in graph.input if entry.name not in set(stored)]
+    produced = [name for node in graph.node for name in node.output if name]
+    counts = Counter([*stored, *free, *produced])
+    twice = [name for name, count in counts.items() if count > 1]
+    if twice:
+        raise NetworkError(
+            f"the tensor '{twice[0]}' is produced twice",
+            expected="one producer for each tensor",
+            found=f"{counts[twice[0]]}",
+            fix="export the network again",
+        )
 
 
 def _refuse_unknown(nodes: list[Any], operators: Any) -> None:

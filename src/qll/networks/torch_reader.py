@@ -7,6 +7,7 @@ What a function or module means is in ``torch_operators``; here is the walk.
 from __future__ import annotations
 
 import operator
+from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -72,31 +73,26 @@ def read_torch(module: nn.Module, *, input_shape: Shape) -> Graph:
     from qll.networks.torch_operators import FUNCTIONS, METHODS, MODULES
 
     dtype = parameter_type(module)
-    traced = _trace(module)
-    modules = dict(module.named_modules())
-    inputs = [node for node in traced.nodes if node.op == "placeholder"]
-    if len(inputs) != 1:
-        raise NetworkError(
-            "the module does not have one input",
-            expected="a forward method with exactly one argument",
-            found=f"{len(inputs)}",
-            fix="wrap the module so that its other inputs are fixed",
-        )
+    # A tracer steps into the root whatever it is, past its hooks: give it a root of our own.
+    root = nn.Sequential(OrderedDict(network=module))
+    traced = _trace(root)
+    modules = dict(root.named_modules())
     _refuse_unknown(traced, modules, MODULES, FUNCTIONS, METHODS)
     for node in traced.nodes:
         _refuse_shared_in_place(node, modules)
     reading = TorchReading(GraphBuilder(input_shape, (1, *input_shape)), dtype)
-    values: dict[Any, Any] = {inputs[0]: Activation(0)}
+    values: dict[Any, Any] = {}
     for node in traced.nodes:
         reading.place = node.name
         if node.op == "placeholder":
+            values[node] = Activation(0)
             continue
         args = torch.fx.node.map_arg(node.args, values.__getitem__)
         kwargs = torch.fx.node.map_arg(node.kwargs, values.__getitem__)
         if node.op == "output":
             return _finish(reading, args[0])
         if node.op == "get_attr":
-            values[node] = _attribute(module, str(node.target))
+            values[node] = _attribute(root, str(node.target))
             continue
         values[node] = _apply(reading, node, modules, args, kwargs)
     raise NetworkError(
@@ -157,9 +153,9 @@ def _trace(module: nn.Module) -> Any:
     except Exception as error:  # whatever the user's forward raises on a symbolic input
         raise NetworkError(
             "the module cannot be traced",
-            expected="a forward method without branches on its input",
+            expected="a forward method of one tensor, without branches on it",
             found=str(error).splitlines()[0] if str(error) else type(error).__name__,
-            fix="remove the control flow, or export the module to ONNX and load that",
+            fix="fix other inputs, remove control flow, or export to ONNX and load that",
         ) from error
 
 
