@@ -3,7 +3,7 @@
 What a logic states
 -------------------
 A logic's own file holds plain Python functions (no numba import; ``math`` and arithmetic only),
-and the logic hands them over by one method::
+and the logic hands them over by its method::
 
     def kernel(self) -> tuple[Mapping[str, Callable[..., float]], tuple[float, ...]]:
         return {"leq": leq, "conj": conj, "disj": disj, "loss": loss, ...}, (parameters, ...)
@@ -37,10 +37,10 @@ underflow where the formula holds by a wide margin. Signed steps do not see the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,14 +48,11 @@ from numpy.typing import NDArray
 from qll.formula.hard import Affine
 from qll.formula.nodes import Connective, Constant, Formula, Implies
 from qll.formula.rewrite import Atom
+from qll.logics.base import Logic
 
 KINDS = ("atom", "constant", "and", "or", "tensor", "par", "limp")
 NAMES = {"and": "conj", "or": "disj", "tensor": "tensor", "par": "par", "limp": "limp"}
 _NODE, _CHILDREN, _COUNT, _ATOM = range(4)
-
-
-class CompilableLogic(Protocol):
-    def kernel(self) -> tuple[Mapping[str, Callable[..., float]], tuple[float, ...]]: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,7 +66,7 @@ class Tape:
     patterns: NDArray[np.int64]  # first node, nodes, first atom, atoms
     nodes: NDArray[np.int32]  # kind, first child, children, atom: all relative to the pattern
     hardness: NDArray[np.float64]  # of a connective; the value of a constant
-    atoms: NDArray[np.int64]  # first term, terms
+    atoms: NDArray[np.int64]  # first term of each, and the end of the last
     offsets: NDArray[np.float64]  # constants of the left and right side
     sources: NDArray[np.int32]  # of each term
     coefficients: NDArray[np.float64]  # of each term, left and right side
@@ -91,14 +88,14 @@ class Tape:
         )
 
     def scratch(self) -> NDArray[np.float64]:
-        """Room for one evaluation: eight rows, the longest pattern wide."""
+        """Room for one evaluation."""
+        from qll.kernels.interpreter import SCRATCH_ROWS
+
         widest = max(2 * self.outputs, int(self.patterns[:, [1, 3]].max(initial=1)))
-        return np.zeros((8, widest + 1))
+        return np.zeros(SCRATCH_ROWS * widest)
 
 
-def compile_formulas(
-    formulas: Sequence[Formula], logic: CompilableLogic, outputs: int
-) -> Tape | None:
+def compile_formulas(formulas: Sequence[Formula], logic: Logic, outputs: int) -> Tape | None:
     """The tape of ground formulas, one for each label pattern.
 
     None if one speaks of inputs, or needs a connective that the logic has not stated.
@@ -107,9 +104,9 @@ def compile_formulas(
     if compiled is None:
         return None
     functions, params = compiled
-    builder = _TapeBuilder(outputs)
+    builder = _TapeBuilder(outputs, logic)
     for formula in formulas:
-        if not builder.add(formula):
+        if not builder.add(logic.prepare(formula)):
             return None
     needed = {KINDS[node[_NODE]] for node in builder.nodes} - {"atom", "constant"}
     if any(functions[KINDS.index(kind)] == 0 for kind in needed):
@@ -119,7 +116,7 @@ def compile_formulas(
         np.array(builder.patterns, dtype=np.int64).reshape(-1, 4),
         np.array(builder.nodes, dtype=np.int32).reshape(-1, 4),
         np.array(builder.hardness, dtype=np.float64),
-        np.array(builder.atoms, dtype=np.int64).reshape(-1, 2),
+        np.array([*builder.atoms, len(builder.sources)], dtype=np.int64),
         np.array(builder.offsets, dtype=np.float64).reshape(-1, 2),
         np.array(builder.sources, dtype=np.int32),
         np.array(builder.coefficients, dtype=np.float64).reshape(-1, 2),
@@ -130,13 +127,14 @@ def compile_formulas(
 
 
 class _TapeBuilder:
-    def __init__(self, outputs: int) -> None:
+    def __init__(self, outputs: int, logic: Logic) -> None:
         self.outputs = outputs
+        self.constants = {"top": logic.top, "unit": logic.unit, "bottom": logic.bottom}
         self.uses_centre = False
         self.patterns: list[tuple[int, int, int, int]] = []
         self.nodes: list[tuple[int, int, int, int]] = []
         self.hardness: list[float] = []
-        self.atoms: list[tuple[int, int]] = []
+        self.atoms: list[int] = []
         self.offsets: list[tuple[float, float]] = []
         self.sources: list[int] = []
         self.coefficients: list[tuple[float, float]] = []
@@ -155,7 +153,7 @@ class _TapeBuilder:
                         return False
                 case Constant(which):
                     kind = "constant"
-                    hardness = {"top": -np.inf, "unit": 0.0, "bottom": np.inf}[which]
+                    hardness = self.constants[which]
                 case Connective(connective, parts, annotated):
                     kind = connective
                     hardness = hardness if annotated is None else annotated
@@ -172,7 +170,7 @@ class _TapeBuilder:
     def _atom(self, left: Affine, right: Affine) -> bool:
         sides = dict.fromkeys(slot for slot, _ in (*left.terms, *right.terms))
         of_left, of_right = dict(left.terms), dict(right.terms)
-        first = len(self.sources)
+        self.atoms.append(len(self.sources))
         for source, index in sides:
             if source not in ("y", "y0"):
                 return False
@@ -180,19 +178,18 @@ class _TapeBuilder:
             self.sources.append(index if source == "y" else self.outputs + index)
             slot = (source, index)
             self.coefficients.append((of_left.get(slot, 0.0), of_right.get(slot, 0.0)))
-        self.atoms.append((first, len(self.sources) - first))
         self.offsets.append((left.constant, right.constant))
         return True
 
 
 def compiled_functions(
-    logic: CompilableLogic,
+    logic: Logic,
 ) -> tuple[NDArray[np.int64], tuple[float, ...]] | None:
     """Addresses of the logic's compiled functions (leq, loss, then by kind; 0 if it has none)."""
-    stated = getattr(logic, "kernel", None)
+    stated = logic.kernel()
     if stated is None:
         return None
-    functions, params = stated()
+    functions, params = stated
     addresses = np.zeros(len(KINDS), dtype=np.int64)
     addresses[0] = _address(functions["leq"], "leq")
     addresses[1] = _address(functions["loss"], "loss")

@@ -1,0 +1,220 @@
+"""One lane group's whole attack: start, layers, formula, gradient signs and update, all restarts.
+
+The group's points and activations stay in the second-level cache from the first step to the last.
+``schedule.py`` states the mathematics; ``reference.py`` is the same in torch.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from qll.kernels.interpreter import judge_lanes
+from qll.kernels.layers import run_backward, run_forward, run_input_signs
+from qll.kernels.schedule import RHO
+from qll.kernels.simd import (
+    LANES,
+    broadcast,
+    fma,
+    kernel,
+    load,
+    maximum,
+    minimum,
+    select,
+    store,
+    to_mask,
+)
+from qll.kernels.starts import GOLDEN, MIX_1, MIX_2, SCALE
+
+ALL_LANES = np.uint32(0xFFFFFFFF)
+# Sections of the point buffer, in units of the input's rows.
+FIRST, SECOND, BEST, LOWER, UPPER, OVERALL, SECTIONS = range(7)
+
+
+@kernel
+def fill_lanes(points, order, first, count, target, base):  # type: ignore[no-untyped-def]
+    """Rows of ``points`` (samples, inputs) into lanes; unused lanes repeat the first sample."""
+    for row in range(len(order)):
+        place, column = (base + row) * LANES, order[row]
+        for lane in range(LANES):
+            sample = first + (lane if lane < count else 0)
+            target[place + lane] = points[sample, column]
+
+
+@kernel
+def empty_lanes(source, base, order, first, count, points):  # type: ignore[no-untyped-def]
+    for row in range(len(order)):
+        place, column = (base + row) * LANES, order[row]
+        for lane in range(count):
+            points[first + lane, column] = source[place + lane]
+
+
+@kernel
+def random_start(points, order, keys, valid):  # type: ignore[no-untyped-def]
+    """Uniform in the box, then into the valid range; the same point as current and as previous."""
+    rows = len(order)
+    low, high = broadcast(valid[0]), broadcast(valid[1])
+    numbers = np.empty(LANES, dtype=np.float32)
+    for row in range(rows):
+        counter = np.uint32(np.uint32(order[row] + 1) * GOLDEN)
+        for lane in range(LANES):
+            x = np.uint32(counter ^ keys[lane])
+            x = np.uint32((x ^ (x >> np.uint32(16))) * MIX_1)
+            x = np.uint32((x ^ (x >> np.uint32(13))) * MIX_2)
+            x = np.uint32(x ^ (x >> np.uint32(16)))
+            numbers[lane] = np.float32(np.int32(x >> np.uint32(8))) * SCALE
+        lower = load(points, (LOWER * rows + row) * LANES)
+        upper = load(points, (UPPER * rows + row) * LANES)
+        start = fma(load(numbers, 0), upper - lower, lower)
+        start = minimum(high, maximum(low, start))
+        store(points, (FIRST * rows + row) * LANES, start)
+        store(points, (SECOND * rows + row) * LANES, start)
+
+
+@kernel
+def given_start(points, order, starts, first, count):  # type: ignore[no-untyped-def]
+    rows = len(order)
+    fill_lanes(starts, order, first, count, points, FIRST * rows)
+    fill_lanes(starts, order, first, count, points, SECOND * rows)
+
+
+@kernel
+def keep_best(points, rows, current, section, improved):  # type: ignore[no-untyped-def]
+    mask = to_mask(improved)
+    for row in range(rows):
+        place = (section * rows + row) * LANES
+        point = load(points, (current * rows + row) * LANES)
+        store(points, place, select(mask, point, load(points, place)))
+
+
+@kernel
+def update(points, rows, current, signs, best_signs, improved, reduced, step, alpha, valid):  # type: ignore[no-untyped-def]
+    """The next point into the other buffer; before it, the best point and its signs are kept
+    (lanes in ``improved``) and taken back (lanes in ``reduced``)."""
+    positive, negative = signs
+    best_positive, best_negative = best_signs
+    better, back = to_mask(improved), to_mask(reduced)
+    zero = broadcast(np.float32(0.0))
+    low, high = broadcast(valid[0]), broadcast(valid[1])
+    size, share = load(step, 0), broadcast(np.float32(alpha))
+    rest = broadcast(np.float32(1.0 - alpha))
+    for row in range(rows):
+        here = (current * rows + row) * LANES
+        there = ((1 - current) * rows + row) * LANES
+        place = (BEST * rows + row) * LANES
+        point = load(points, here)
+        plus, minus = positive[row], negative[row]
+        if improved != 0:
+            store(points, place, select(better, point, load(points, place)))
+            best_positive[row] = (best_positive[row] & ~improved) | (plus & improved)
+            best_negative[row] = (best_negative[row] & ~improved) | (minus & improved)
+        if reduced != 0:
+            point = select(back, load(points, place), point)
+            store(points, here, point)
+            plus = (plus & ~reduced) | (best_positive[row] & reduced)
+            minus = (minus & ~reduced) | (best_negative[row] & reduced)
+        lower = load(points, (LOWER * rows + row) * LANES)
+        upper = load(points, (UPPER * rows + row) * LANES)
+        move = (upper - lower) * size
+        lower, upper = maximum(low, lower), minimum(high, upper)
+        move = select(to_mask(plus), move, select(to_mask(minus), zero - move, zero))
+        aim = minimum(upper, maximum(lower, point + move))
+        inertia = rest * (point - load(points, there))
+        following = fma(share, aim - point, point) + inertia
+        store(points, there, minimum(upper, maximum(lower, following)))
+
+
+@kernel
+def attack_group(  # type: ignore[no-untyped-def]
+    first, count, network, tape, box, valid, chosen, centre, keys, starts, schedule, work, out
+):
+    """Attack samples ``first .. first + count`` (at most LANES) and write their worst points."""
+    forward_steps, backward_steps, plan, order, output_row, outputs = network
+    lower, upper = box
+    windows, first_step, alpha, as_published = schedule
+    points, activations, scratch = work
+    patterns, nodes, hardness, atoms, offsets, sources, coefficients, functions, params = tape
+    best_points, best_values = out
+    rows, steps, samples = len(order), len(windows), len(lower)
+    restarts = len(keys) // samples if len(keys) > 0 else len(starts) // samples
+    lane_keys = np.zeros(LANES, dtype=np.uint32)
+    lane_patterns = np.zeros(LANES, dtype=np.int64)
+    signs = (np.zeros(rows, dtype=np.uint32), np.zeros(rows, dtype=np.uint32))
+    best_signs = (np.zeros(rows, dtype=np.uint32), np.zeros(rows, dtype=np.uint32))
+    values, previous = np.zeros(LANES), np.zeros(LANES)
+    best, best_at_check, overall = np.zeros(LANES), np.zeros(LANES), np.zeros(LANES)
+    rises, was_reduced = np.zeros(LANES, dtype=np.int64), np.zeros(LANES, dtype=np.bool_)
+    step = np.zeros(LANES, dtype=np.float32)
+    lane_centre = centre[first : first + count] if len(centre) > 0 else centre
+    for lane in range(LANES):
+        lane_patterns[lane] = chosen[first + (lane if lane < count else 0)]
+    fill_lanes(lower, order, first, count, points, LOWER * rows)
+    fill_lanes(upper, order, first, count, points, UPPER * rows)
+    for restart in range(restarts):
+        at = restart * samples + first
+        if len(keys) > 0:
+            for lane in range(count):
+                lane_keys[lane] = keys[at + lane]
+            random_start(points, order, lane_keys, valid)
+        else:
+            given_start(points, order, starts, at, count)
+        current = 0
+        improved, reduced = ALL_LANES, np.uint32(0)
+        for lane in range(LANES):
+            step[lane] = first_step
+            rises[lane], was_reduced[lane] = 0, as_published
+        for k in range(steps + 1):
+            run_forward(forward_steps, plan, points, current * rows, activations)
+            judge_lanes(
+                lane_patterns, count, LANES, outputs, lane_centre, activations, output_row,
+                values, scratch, patterns, nodes, hardness, atoms, offsets, sources,
+                coefficients, functions, params,
+            )  # fmt: skip
+            if k == 0:
+                for lane in range(count):
+                    best[lane] = best_at_check[lane] = values[lane]
+                    previous[lane] = 0.0 if as_published else values[lane]
+            else:
+                window = windows[k - 1]
+                improved, reduced = np.uint32(0), np.uint32(0)
+                for lane in range(count):
+                    if values[lane] > best[lane]:
+                        best[lane] = values[lane]
+                        improved |= np.uint32(1) << np.uint32(lane)
+                    if values[lane] > previous[lane]:
+                        rises[lane] += 1
+                    previous[lane] = values[lane]
+                    if window > 0:
+                        few = rises[lane] < RHO * window
+                        if as_published:
+                            few = rises[lane] <= RHO * window
+                        stuck = not was_reduced[lane] and best_at_check[lane] >= best[lane]
+                        was_reduced[lane] = few or stuck
+                        if was_reduced[lane]:
+                            step[lane] *= np.float32(0.5)
+                            previous[lane] = best[lane]
+                            reduced |= np.uint32(1) << np.uint32(lane)
+                        best_at_check[lane] = best[lane]
+                        rises[lane] = 0
+            if k == steps:
+                keep_best(points, rows, current, BEST, improved)
+                break
+            run_backward(backward_steps, plan, activations)
+            run_input_signs(backward_steps, plan, activations, signs[0], signs[1])
+            share = alpha if k > 0 else 1.0
+            update(
+                points, rows, current, signs, best_signs, improved, reduced, step, share, valid
+            )  # fmt: skip
+            current = 1 - current
+        if restart == 0:
+            overall[:] = best
+            keep_best(points, rows, BEST, OVERALL, ALL_LANES)
+        else:
+            improved = np.uint32(0)
+            for lane in range(count):
+                if best[lane] > overall[lane]:
+                    overall[lane] = best[lane]
+                    improved |= np.uint32(1) << np.uint32(lane)
+            keep_best(points, rows, BEST, OVERALL, improved)
+    empty_lanes(points, OVERALL * rows, order, first, count, best_points)
+    for lane in range(count):
+        best_values[first + lane] = overall[lane]
