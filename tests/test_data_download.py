@@ -6,6 +6,7 @@ import errno
 import hashlib
 import re
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -34,6 +35,7 @@ class Server:
         self.break_after: list[int] = []  # bytes after which each coming answer breaks off
         self.knows_range = True
         self.says_length = True
+        self.delay = 0.0
         outer = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -49,6 +51,7 @@ class Server:
     def answer(self, request: BaseHTTPRequestHandler) -> None:
         span = request.headers.get("Range")
         self.requests.append((request.path, span))
+        time.sleep(self.delay)
         content = self.files.get(request.path.lstrip("/"))
         if content is None:
             request.send_error(404)
@@ -194,7 +197,7 @@ def test_disk_full(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_two_at_once(server: Server, tmp_path: Path) -> None:
-    server.files["a"] = CONTENT
+    server.files["a"], server.delay = CONTENT, 0.2
     with ThreadPoolExecutor(4) as pool:
         paths = list(pool.map(lambda _: get(server, tmp_path / "a"), range(4)))
     assert {path.read_bytes() for path in paths} == {CONTENT}
