@@ -104,12 +104,13 @@ def attack(
     plan: Plan,
     *,
     first_points: Sequence[Array | None] | None = None,
+    trees: Sequence[Tree] | None = None,
 ) -> list[Found]:
-    """The best point found for each query. ``first_points[i]`` (n, inputs) are starts to try first.
-    All queries share ``network``."""
+    """The best point found for each query. ``first_points[i]`` (n, inputs) are starts to try first;
+    ``trees`` aims at parts of the queries' conditions. All queries share ``network``."""
     groups: dict[Tree, list[int]] = defaultdict(list)
     for i, query in enumerate(queries):
-        groups[query.search.tree].append(i)
+        groups[query.search.tree if trees is None else trees[i]].append(i)
     result: list[Found | None] = [None] * len(queries)
     for tree, members in groups.items():
         batch = [queries[i] for i in members]

@@ -26,6 +26,10 @@ MARGIN = 1e-9
 # The float32 ascent stops above this share: its rounding, so that float64 will mostly agree.
 SINGLE_MARGIN = 2e-5
 
+# Linear programmes may take this share of the time, and this many seconds at once.
+CLIMB_SHARE = 0.25
+CLIMB_START = 0.15
+
 
 @dataclass(frozen=True)
 class Effort:
@@ -64,8 +68,9 @@ class Outcome:
     leaves: list[Node] = field(default_factory=list)
 
 
-# Given starting points (n, inputs), a point that the judge calls a violation, or None.
-Search = Callable[[Array], Array | None]
+# Given starting points (n, inputs), the leaves that must all be positive, and whether linear
+# programmes may be used: a point that the judge calls a violation, or None.
+Search = Callable[[Array, Sequence[int], bool], Array | None]
 
 
 class ChainProver:
@@ -131,6 +136,8 @@ class _Run:
         self.query = query
         self.deadline = deadline
         self.search = search
+        self.began = time.monotonic()
+        self.climbing = 0.0  # seconds in linear programmes
         self.chain = prover.chain
         mid, rad = (query.lower + query.upper) / 2, (query.upper - query.lower) / 2
         self.box = (mid.astype(np.float32), rad.astype(np.float32))
@@ -284,12 +291,8 @@ class _Run:
             if len(queue) > self.effort.open_nodes:
                 out.reason = Reason.MEMORY
                 return
-            if rounds < 8 or rounds % 4 == 0:
-                starts = np.stack([n.minimiser for n in queue[:6] if n.minimiser is not None])
-                found = self.search(starts.astype(np.float64))
-                if found is not None:
-                    out.candidate = found
-                    return
+            if (rounds < 8 or rounds % 4 == 0) and self.hunt(queue, rounds):
+                return
             rounds += 1
             chosen, queue = queue[:16], queue[16:]
             children = []
@@ -312,6 +315,31 @@ class _Run:
             rest = self.refute(rest, self.effort.refine)
             queue = sorted(queue + rest, key=lambda n: n.bound)
         out.proved = True
+
+    def hunt(self, queue: list[Node], rounds: int) -> bool:
+        """Look for a violation from the relaxed minimisers of the worst nodes of a few obligations."""
+        programmes = rounds & (rounds - 1) == 0  # rounds 0, 1, 2, 4, 8, ...
+        by_label: dict[int, list[Node]] = {}
+        for node in queue:
+            if node.minimiser is not None and len(by_label.setdefault(node.label, [])) < 4:
+                by_label[node.label].append(node)
+        most = len(by_label) if rounds == 0 else 2
+        for label, nodes in list(by_label.items())[:most]:
+            leaves = self.known[label].leaves
+            points = np.stack([n.minimiser for n in nodes if n.minimiser is not None])
+            now = time.monotonic()
+            climb = (
+                programmes
+                and (len(leaves) > 1 or rounds > 0)
+                and self.climbing < CLIMB_SHARE * (now - self.began) + CLIMB_START
+            )
+            found = self.search(points.astype(np.float64), leaves, climb)
+            if climb:
+                self.climbing += time.monotonic() - now
+            if found is not None:
+                self.outcome.candidate = found
+                return True
+        return False
 
     def candidates(self, node: Node, count: int) -> list[int]:
         """Unstable neurons by what their relaxation loses, the last layers (the narrow ones) first."""
@@ -420,7 +448,7 @@ class _Run:
         still = self.refute(nodes, 4 * self.effort.root)
         for node in still:
             points = None if node.minimiser is None else node.minimiser.astype(np.float64)[None]
-            found = None if points is None else self.search(points)
+            found = None if points is None else self.search(points, self.known[node.label].leaves, True)
             if found is not None:
                 self.outcome.candidate = found
                 return []

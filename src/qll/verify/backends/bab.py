@@ -11,8 +11,9 @@ import numpy as np
 
 from qll.verify.attack import Found, Plan, SearchNetwork, attack
 from qll.verify.backend import BACKENDS, Backend, Budget
-from qll.verify.condition import Array
+from qll.verify.condition import Array, both
 from qll.verify.judge import Judgement, Worth, judge
+from qll.verify.pattern import climb
 from qll.verify.prover import MARGIN, ChainProver, Outcome
 from qll.verify.query import Query
 from qll.verify.verdict import FLOAT_MARGIN_NOTE, Reason, Status, Verdict
@@ -22,6 +23,9 @@ FIRST = Plan(starts=2, steps=12)
 SECOND = Plan(starts=8, steps=30, seed=1)
 # From the minimiser of a relaxed node: it is near where a violation would be.
 FROM_NODE = Plan(starts=0, steps=10, seed=2)
+# Linear programmes in a row, each on a neighbouring activation pattern.
+CLIMBS = 10
+CLIMB_SECONDS = 0.3
 
 
 @BACKENDS.register("bab")
@@ -83,14 +87,19 @@ class BranchAndBound(Backend):
     ) -> Verdict:
         ties = [] if near is None else [near]
 
-        def search(points: Array) -> Array | None:
-            found = attack(network, [query], FROM_NODE, first_points=[query.clip(points)])[0]
-            if not query.search.is_violated(found.value):
+        def search(points: Array, leaves: Sequence[int], programmes: bool) -> Array | None:
+            tree = both(tuple(leaves))
+            starts = [query.clip(points)]
+            found = attack(network, [query], FROM_NODE, first_points=starts, trees=[tree])[0]
+            point, value = found.point, found.value
+            if programmes and not query.search.is_violated(value):
+                point, value = climb(query, point, leaves, rounds=CLIMBS, deadline=min(deadline, time.monotonic() + CLIMB_SECONDS))
+            if not query.search.is_violated(value):
                 return None
-            judgement = judge(query, found.point)
+            judgement = judge(query, point)
             if judgement.worth is Worth.NEAR_TIE:
                 ties.append(judgement)
-            return found.point if judgement.worth is Worth.VIOLATION else None
+            return point if judgement.worth is Worth.VIOLATION else None
 
         return _as_verdict(prover.prove(query, deadline, search), ties)
 
