@@ -34,7 +34,8 @@ from qll.formula.rewrite import Grounder, Shape
 from qll.formula.show import Style, show_specification
 from qll.formula.slack import hard_form
 from qll.formula.template import plan
-from qll.logics.base import Logic, logic as read_logic
+from qll.logics.base import Logic
+from qll.logics.base import logic as read_logic
 from qll.logics.boolean import Boolean
 from qll.reading import Reading
 from qll.registry import suggest
@@ -219,7 +220,7 @@ class Property:
         outputs: int,
         inputs: tuple[int, ...] | None = None,
     ) -> Formula:
-        """The formula for one label pattern as ``logic`` evaluates it: no labels, no quantifiers."""
+        """The formula for one label pattern as ``logic`` evaluates it."""
         grounder = Grounder(
             self.specification, self.values, Shape(outputs, inputs), top_is_unit=logic.top_is_unit
         )
@@ -259,35 +260,47 @@ class Property:
         self, record: Logic, y: Tensor, labels: Tensor | None, points: Mapping[str, Tensor]
     ) -> tuple[Tensor, Tensor | None]:
         tensors = self._tensors(y, points)
-        inputs = next(
-            (tuple(t.shape[1:]) for name, t in tensors.items() if name.startswith("x")), None
-        )
-        shape = Shape(y.shape[1], inputs or self.inputs)
+        inputs = self.inputs
+        for name, tensor in tensors.items():
+            if name[0] == "x":
+                inputs = tuple(tensor.shape[1:])
         patterns, pick = self._patterns(y, labels)
-        key = (record, shape, patterns, y.device, y.dtype)
+        key = (record, y.shape[1], inputs, patterns, y.device, y.dtype)
         cached = self._cache.get(key)
         if cached is None:
-            cached = self._compile(record, shape, patterns, y)
+            cached = self._compile(record, Shape(y.shape[1], inputs), patterns, y)
             for stale in [k for k in self._cache if isinstance(k, tuple) and k[0] == record][:-8]:
                 del self._cache[stale]
             self._cache[key] = cached
         reading, used = cached
-        parts = [tensors[source].reshape(len(y), -1).t() for source in used]
-        z = parts[0] if len(parts) == 1 else torch.cat(parts)
-        return reading(z, pick)  # type: ignore[no-any-return]
+        if used == ("y",):
+            z = y.t()
+        else:
+            z = torch.cat([tensors[source].flatten(1).t() for source in used])
+        try:
+            value, fixed = reading(z, pick)
+        except (IndexError, RuntimeError):
+            if pick is not None:
+                _check_classes(pick, y.shape[1])
+            raise
+        if z.requires_grad and not value.requires_grad:
+            # A reading with no slope at all (Goedel's y <= 0) is still part of the graph.
+            value = value + 0.0 * z[0]
+        return value, fixed
 
     def _compile(
         self, record: Logic, shape: Shape, patterns: tuple[tuple[int, ...], ...] | None, y: Tensor
-    ) -> tuple[Reading, list[str]]:
+    ) -> tuple[Reading, tuple[str, ...]]:
         grounder = Grounder(self.specification, self.values, shape, top_is_unit=record.top_is_unit)
-        formulas = [record.prepare(grounder.ground(p)) for p in (patterns or (None,))]
-        used = [s for s in SOURCES if s in self.sources] or ["y"]
+        wanted = patterns or self._label_patterns(shape, multi_label=False)
+        formulas = [record.prepare(grounder.ground(p)) for p in wanted]
+        used = tuple(s for s in SOURCES if s in self.sources) or ("y",)
         rows: dict[tuple[str, int], int] = {}
         for source in used:
             width = shape.outputs if source.startswith("y") else math.prod(shape.inputs or ())
             for k in range(width):
                 rows[(source, k)] = len(rows)
-        return Reading(plan(formulas), record, rows, device=y.device, dtype=y.dtype), list(used)
+        return Reading(plan(formulas), record, rows, device=y.device, dtype=y.dtype), used
 
     def _tensors(self, y: Tensor, points: Mapping[str, Tensor]) -> dict[str, Tensor]:
         if y.dim() != 2:
@@ -312,7 +325,9 @@ class Property:
                 fix="load the property with the network's number of outputs",
             )
         tensors = {"y": y}
-        for name in self.sources - {"y"}:
+        for name in self.sources:
+            if name == "y":
+                continue
             if points.get(name) is None:
                 raise InputError(
                     f"property '{self.name}' speaks of {name}",
@@ -340,7 +355,7 @@ class Property:
                 )
         for name, tensor in tensors.items():
             # The sum is finite unless something is not (or overflows, which the full look tells).
-            if not math.isfinite(float(tensor.detach().sum())) and not torch.isfinite(tensor).all():
+            if not math.isfinite(tensor.detach().sum().item()) and not torch.isfinite(tensor).all():
                 bad = int(
                     (~torch.isfinite(tensor)).any(dim=-1).reshape(len(tensor), -1).any(1).sum()
                 )
@@ -355,7 +370,8 @@ class Property:
     def _patterns(
         self, y: Tensor, labels: Tensor | None
     ) -> tuple[tuple[tuple[int, ...], ...] | None, Tensor | None]:
-        """Label patterns to compile for, and each sample's pattern."""
+        """Label patterns to compile for (None: one for each class, or the only one there is), and
+        each sample's pattern."""
         if not self.uses_labels:
             return None, None
         if labels is None:
@@ -369,13 +385,9 @@ class Property:
         if labels.shape == (batch,):
             if labels.is_floating_point() or labels.dtype == torch.bool:
                 raise _label_error("an integer class for each sample", str(labels.dtype))
-            if batch:
-                low, high = (int(v) for v in torch.aminmax(labels))
-                if low < 0 or high >= outputs:
-                    raise _label_error(
-                        f"classes from 0 to {outputs - 1}", str(low if low < 0 else high)
-                    )
-            return tuple((c,) for c in range(outputs)), labels.to(torch.long)
+            if labels.device.type != "cpu":  # a look-up out of range would not raise there
+                _check_classes(labels, outputs)
+            return None, labels if labels.dtype == torch.long else labels.long()
         if labels.shape == (batch, outputs):
             hot = labels.bool()
             if not torch.equal(hot.to(labels.dtype), labels):
@@ -392,6 +404,12 @@ class Property:
             ]
             return tuple(known), torch.tensor(places, device=y.device)[inverse]
         raise _label_error(f"({batch},) or ({batch}, {outputs})", str(tuple(labels.shape)))
+
+
+def _check_classes(labels: Tensor, outputs: int) -> None:
+    bad = labels[(labels < 0) | (labels >= outputs)]
+    if len(bad):
+        raise _label_error(f"classes from 0 to {outputs - 1}", str(int(bad[0])))
 
 
 def _label_error(expected: str, found: str) -> InputError:

@@ -243,37 +243,48 @@ class _Checker:
         for binder in self.specification.binders:
             if binder.point in bound:
                 raise _error(
-                    f"'{binder.point}' is bound twice", "each point once", f"'{binder.point}' again",
-                    "use x for the first point and x2 for the second", binder,
-                )  # fmt: skip
+                    f"'{binder.point}' is bound twice",
+                    "each point once",
+                    f"'{binder.point}' again",
+                    "use x for the first point and x2 for the second",
+                    binder,
+                )
             if binder.point == "x2" and "x" not in bound:
                 raise _error(
                     "'x2' is bound before 'x'", "x first", "x2 first", "bind x, then x2", binder
                 )
             if binder.point not in ("x", "x2"):
                 raise _error(
-                    f"'{binder.point}' cannot be quantified", "x or x2", f"'{binder.point}'",
-                    "x0 is the data point itself", binder,
-                )  # fmt: skip
+                    f"'{binder.point}' cannot be quantified",
+                    "x or x2",
+                    f"'{binder.point}'",
+                    "x0 is the data point itself",
+                    binder,
+                )
             bound.append(binder.point)
             for part in binder.parts:
                 match part:
                     case Ball(centre, radius):
-                        if centre == binder.point or centre == "x2":
+                        if centre not in ("x0", "x") or centre == binder.point:
                             raise _error(
-                                "this ball is around the point it binds", "a ball around x0 or x",
-                                f"ball({centre}, ...) for {binder.point}", "use ball(x0, ...)", part,
-                            )  # fmt: skip
+                                "this ball is around the point it binds",
+                                "a ball around x0 or x",
+                                f"ball({centre}, ...) for {binder.point}",
+                                "use ball(x0, ...)",
+                                part,
+                            )
                         self._constant(radius, "the radius of a ball", part)
                     case Box(lower, upper, kind):
                         for value in (*lower, *upper):
                             self._constant(value, f"a bound of a {kind}", part)
                         if len(lower) != len(upper) and 1 not in (len(lower), len(upper)):
                             raise _error(
-                                f"the bounds of this {kind} have different lengths", "the same length",
-                                f"{len(lower)} and {len(upper)}", "give one number or one for each input",
+                                f"the bounds of this {kind} have different lengths",
+                                "the same length",
+                                f"{len(lower)} and {len(upper)}",
+                                "give one number or one for each input",
                                 part,
-                            )  # fmt: skip
+                            )
                     case Linear(formula):
                         self._linear(formula, part)
 
@@ -306,9 +317,12 @@ class _Checker:
             for entry in walk(node):
                 if isinstance(entry, Entry) and entry.source.startswith("y"):
                     raise _error(
-                        "a region speaks of inputs only", "x, x2 and x0", f"'{entry.source}'",
-                        "make it the premise of '->' in the formula", entry,
-                    )  # fmt: skip
+                        "a region speaks of inputs only",
+                        "x, x2 and x0",
+                        f"'{entry.source}'",
+                        "make it the premise of '->' in the formula",
+                        entry,
+                    )
 
 
 def _place(span: object) -> str | None:

@@ -39,12 +39,14 @@ def children(node: Node) -> tuple[Node, ...]:
             return ()
 
 
-def rebuild(node: Any, parts: Sequence[Node]) -> Any:
+def rebuild(node: Any, parts: Sequence[Any]) -> Any:
     """The same node over other children; the node itself if they are the same objects."""
     if all(new is old for new, old in zip(parts, children(node), strict=True)):
         return node
     match node:
-        case Sum() | Connective():
+        case Sum():
+            return replace(node, parts=tuple(parts))
+        case Connective():
             return replace(node, parts=tuple(parts))
         case Scale():
             return replace(node, factor=parts[0], body=parts[1])

@@ -55,7 +55,7 @@ def sources(form: HardForm) -> frozenset[str]:
 
 
 def affine(terms: Iterable[tuple[Slot, float]], constant: float = 0.0) -> Affine:
-    """Like terms collected, zero coefficients dropped, slots in order: equal functions are equal."""
+    """Like terms collected, zero coefficients dropped, in order: equal functions are equal."""
     total: dict[Slot, float] = {}
     for slot, coefficient in terms:
         total[slot] = total.get(slot, 0.0) + coefficient

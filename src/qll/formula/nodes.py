@@ -9,7 +9,6 @@ that a formula built in Python equals the one read from text.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from types import ModuleType
 from typing import Literal
 
 from qll.errors import FormulaError
@@ -28,7 +27,7 @@ class Span:
 
 
 def _span() -> Span | None:
-    return field(default=None, compare=False, repr=False, kw_only=True)  # type: ignore[return-value]
+    return field(default=None, compare=False, repr=False, kw_only=True)
 
 
 # --- indices ------------------------------------------------------------------------------------
@@ -79,7 +78,8 @@ INPUT_SOURCES: frozenset[str] = frozenset({"x", "x0", "x2"})
 
 
 class Node:
-    """Root of everything in a formula. The operators build what ``build`` says they build."""
+    """Root of everything in a formula. Operators build what ``build`` says they build; it imports
+    this module, so it is looked up when an operator is used."""
 
     __slots__ = ()
     span: Span | None
@@ -92,50 +92,78 @@ class Quantity(Node):
     __slots__ = ()
 
     def __add__(self, other: Quantity | float) -> Quantity:
-        return _build().add(self, _build().quantity(other))
+        from qll.formula import build
+
+        return build.add(self, build.quantity(other))
 
     def __radd__(self, other: float) -> Quantity:
-        return _build().add(_build().quantity(other), self)
+        from qll.formula import build
+
+        return build.add(build.quantity(other), self)
 
     def __sub__(self, other: Quantity | float) -> Quantity:
-        return _build().add(self, _build().negate(_build().quantity(other)))
+        from qll.formula import build
+
+        return build.add(self, build.negate(build.quantity(other)))
 
     def __rsub__(self, other: float) -> Quantity:
-        return _build().add(_build().quantity(other), _build().negate(self))
+        from qll.formula import build
+
+        return build.add(build.quantity(other), build.negate(self))
 
     def __mul__(self, other: Quantity | float) -> Quantity:
-        return _build().multiply(self, _build().quantity(other))
+        from qll.formula import build
+
+        return build.multiply(self, build.quantity(other))
 
     def __rmul__(self, other: float) -> Quantity:
-        return _build().multiply(_build().quantity(other), self)
+        from qll.formula import build
+
+        return build.multiply(build.quantity(other), self)
 
     def __truediv__(self, other: Quantity | float) -> Quantity:
-        return _build().divide(self, _build().quantity(other))
+        from qll.formula import build
+
+        return build.divide(self, build.quantity(other))
 
     def __neg__(self) -> Quantity:
-        return _build().negate(self)
+        from qll.formula import build
+
+        return build.negate(self)
 
     def __le__(self, other: Quantity | float) -> Formula:
-        return Compare("<=", self, _build().quantity(other))
+        from qll.formula import build
+
+        return Compare("<=", self, build.quantity(other))
 
     def __ge__(self, other: Quantity | float) -> Formula:
-        return Compare(">=", self, _build().quantity(other))
+        from qll.formula import build
+
+        return Compare(">=", self, build.quantity(other))
 
     def __lt__(self, other: Quantity | float) -> Formula:
-        return Compare("<", self, _build().quantity(other))
+        from qll.formula import build
+
+        return Compare("<", self, build.quantity(other))
 
     def __gt__(self, other: Quantity | float) -> Formula:
-        return Compare(">", self, _build().quantity(other))
+        from qll.formula import build
+
+        return Compare(">", self, build.quantity(other))
 
 
 class Formula(Node):
     __slots__ = ()
 
     def __and__(self, other: Formula) -> Formula:
-        return _build().extend("and", self, other)
+        from qll.formula import build
+
+        return build.extend("and", self, other)
 
     def __or__(self, other: Formula) -> Formula:
-        return _build().extend("or", self, other)
+        from qll.formula import build
+
+        return build.extend("or", self, other)
 
     def __invert__(self) -> Formula:
         return Not(self)
@@ -147,12 +175,6 @@ class Formula(Node):
     def implies(self, other: Formula) -> Formula:
         """Material implication, ``not self or other``."""
         return Implies("material", self, other)
-
-
-def _build() -> ModuleType:
-    from qll.formula import build  # build imports this module
-
-    return build
 
 
 def _truth_of(node: Node) -> FormulaError:

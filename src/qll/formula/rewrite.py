@@ -281,7 +281,7 @@ class Grounder:
         if not 0 <= at < self.shape.outputs:
             raise FormulaError(
                 f"{what} {at} does not exist",
-                expected=f"an index from 0 to {self.shape.outputs - 1}, for {self.shape.outputs} outputs",
+                expected=f"an index from 0 to {self.shape.outputs - 1}",
                 found=f"{at}",
                 fix="check the index set against the number of outputs",
                 where=str(span) if span else None,

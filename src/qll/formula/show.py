@@ -50,7 +50,6 @@ class _Signs:
     hardness: str
     group: tuple[str, str]
     such_that: str
-    colon: str
 
 
 _ASCII_WORDS = {
@@ -73,14 +72,20 @@ _LATEX_WORDS = {
     "label": r"\hat{y}", "x0": r"\hat{x}", "x2": "x'", "y0": r"f(\hat{x})", "y2": "y'",
 }  # fmt: skip
 
+_ROUND = ("(", ")")
 _SIGNS: dict[Style, _Signs] = {
-    "ascii": _Signs(_ASCII_WORDS, "{name}[{index}]", "*", "inf", "[{p}]", ("(", ")"), " where ", ":"),
-    "unicode": _Signs(_UNICODE_WORDS, "{name}[{index}]", "·", "∞", "[{p}]", ("(", ")"), " where ", ":"),
+    "ascii": _Signs(_ASCII_WORDS, "{name}[{index}]", "*", "inf", "[{p}]", _ROUND, " where "),
+    "unicode": _Signs(_UNICODE_WORDS, "{name}[{index}]", "·", "∞", "[{p}]", _ROUND, " where "),
     "latex": _Signs(
-        _LATEX_WORDS, "{name}_{{{index}}}", r" \cdot ", r"\infty", "^{{{p}}}", (r"\left(", r"\right)"),
-        r",\ ", r"\colon",
+        _LATEX_WORDS,
+        "{name}_{{{index}}}",
+        r" \cdot ",
+        r"\infty",
+        "^{{{p}}}",
+        (r"\left(", r"\right)"),
+        r",\ ",
     ),
-}  # fmt: skip
+}
 
 # Binding strength, loosest first, as in the grammar.
 _IMPLICATION, _OR, _AND, _PAR, _TENSOR, _PREFIX, _COMPARISON, _SUM, _PRODUCT, _UNARY, _ATOM = range(
@@ -247,8 +252,8 @@ class _Printer:
         )
         bound = ", ".join(map(self.binder, binders))
         if self.style == "latex":
-            text = rf"{self.words[kind]}{self.hardness(hardness)}_{{{bound}{where}}} {self.group(body, _PREFIX)}"
-            return _Piece(text, _PREFIX, False)
+            sign = f"{self.words[kind]}{self.hardness(hardness)}"
+            return _Piece(f"{sign}_{{{bound}{where}}} {self.group(body, _PREFIX)}", _PREFIX, False)
         text = f"{self.words[kind]}{self.hardness(hardness)} {bound}{where}: {body.text}"
         return _Piece(text, _PREFIX, True)
 
@@ -339,7 +344,7 @@ def _latex(specification: Specification) -> str:
     head = ""
     if specification.binders:
         bound = ", ".join(_binder(b, "latex") for b in specification.binders)
-        head = rf"\forall {bound}{_SIGNS['latex'].colon}\quad "
+        head = rf"\forall {bound}\colon\quad "
     body = show(specification.formula, "latex")
     if not lines:
         return f"{head}{body}\n"

@@ -122,13 +122,49 @@ def _template(rows: Sequence[Formula], shape: tuple[int, ...]) -> Template:
 
 
 def _group(columns: list[list[Formula]], shape: tuple[int, ...]) -> Group:
+    """Operands of every row (``columns`` holds the list of each), side by side.
+
+    Rows are aligned by one side of their atoms where that makes the side the same for every label
+    (``y[i]`` in "the true class beats every other i"): its table then needs no look-up by label.
+    Connectives are commutative in every logic, so the order is free.
+    """
     count = max(len(column) for column in columns)
+    aligned = None
+    if any(len(column) != count for column in columns):  # some operands will be masked anyway
+        aligned = _aligned(columns, "left") or _aligned(columns, "right")
+    if aligned is None:
+        aligned = [[c[k] if k < len(c) else None for c in columns] for k in range(count)]
     stand_in = next(part for column in columns for part in column)
-    present = [k < len(column) for k in range(count) for column in columns]
-    rows = [
-        column[k] if k < len(column) else (column[0] if column else stand_in)
-        for k in range(count)
-        for column in columns
-    ]
-    template = _template(rows, (count, *shape))
-    return Group(template, count, None if all(present) else tuple(present))
+    present = [part is not None for line in aligned for part in line]
+    rows: list[Formula] = []
+    for line in aligned:
+        # An absent operand is masked; repeating a neighbour keeps the tables small.
+        neighbour = next((part for part in line if part is not None), stand_in)
+        rows.extend(_moved(neighbour, columns[k]) if p is None else p for k, p in enumerate(line))
+    template = _template(rows, (len(aligned), *shape))
+    return Group(template, len(aligned), None if all(present) else tuple(present))
+
+
+def _moved(neighbour: Formula, own: list[Formula]) -> Formula:
+    """A masked stand-in: the aligned side of the line, the other side of the row itself."""
+    if own and isinstance(neighbour, Atom) and isinstance(own[0], Atom):
+        if len({atom.right for atom in own if isinstance(atom, Atom)}) == 1:
+            return Atom(neighbour.left, own[0].right)
+        if len({atom.left for atom in own if isinstance(atom, Atom)}) == 1:
+            return Atom(own[0].left, neighbour.right)
+    return neighbour
+
+
+def _aligned(columns: list[list[Formula]], side: str) -> list[list[Formula | None]] | None:
+    """Lines of operands that agree on one side, or None where that would waste too much."""
+    if not all(isinstance(part, Atom) for column in columns for part in column):
+        return None
+    keyed = [{getattr(part, side): part for part in column} for column in columns]
+    if any(len(k) != len(column) for k, column in zip(keyed, columns, strict=True)):
+        return None  # the same side twice in one row
+    sides = list(dict.fromkeys(key for k in keyed for key in k))
+    longest = max(len(column) for column in columns)
+    if longest < 2 or len(sides) > 2 * longest:
+        return None
+    order = sorted(sides, key=lambda affine: (affine.terms, affine.constant))
+    return [[k.get(key) for k in keyed] for key in order]

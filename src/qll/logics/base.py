@@ -139,7 +139,7 @@ class Logic(ABC):
         """The ground formula as this logic evaluates it: flat, where nesting does not matter."""
         return flatten(root) if Law.ASSOCIATIVE in self.laws else root
 
-    def kernel(self) -> tuple[Mapping[str, Callable[..., float]], tuple[float, ...]] | None:
+    def kernel(self) -> tuple[Mapping[str, Callable[..., None]], tuple[float, ...]] | None:
         """Scalar functions for the compiled path (see ``qll.kernels.formula``); None: autograd."""
         return None
 
@@ -165,7 +165,7 @@ class Logic(ABC):
 
     def spec(self) -> str:
         """The text that ``logic`` reads back to this record: ``qll:5``."""
-        plain = []
+        plain: list[str] = []
         for field in fields(self):  # type: ignore[arg-type]
             value = getattr(self, field.name)
             if value != field.default or not plain:
@@ -216,7 +216,7 @@ def choice(value: str, logic_name: str, parameter: str, options: Iterable[str]) 
 
 
 def fill(xs: Tensor, where: Tensor | None, value: float) -> Tensor:
-    return xs if where is None else torch.where(where, xs, xs.new_tensor(value))
+    return xs if where is None else torch.where(where, xs, value)
 
 
 def with_parameter(record: Logic, name: str, value: float) -> Logic:

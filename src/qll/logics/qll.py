@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -24,39 +24,34 @@ from qll.logics.base import (
 )
 
 
-class _SoftMaximum(torch.autograd.Function):
-    """``(1/p) log sum exp(p x)`` over the leading axis, for any finite p.
+def soft_extreme(xs: Tensor, p: float, where: Tensor | None = None) -> Tensor:
+    """``(1/p) log sum exp(p x)`` over the leading axis: the paper's conjunction at hardness p, and
+    at -p its disjunction, since ``-(1/p) log sum exp(-p x)`` is the same expression. The maximum
+    at p = inf, the minimum at -inf.
 
-    Anchored at the maximum *before* the multiplication by p, so that large values do not overflow;
-    the gradient is ``exp(p (x - value))``, the paper's closed form, whose terms are <= 1.
+    Its gradient is the closed form ``exp(p (x - value))``: torch's own logsumexp has exactly that.
     """
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(xs: Tensor, p: float) -> Tensor:
-        peak = xs.amax(0)
-        total = (xs - peak).mul_(p).exp_().sum(0)
-        return peak.add_(total.log_(), alpha=1.0 / p)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, float], output: Tensor) -> None:
-        xs, ctx.p = inputs
-        ctx.save_for_backward(xs, output)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        xs, value = ctx.saved_tensors
-        if torch.is_grad_enabled():  # a second derivative was asked for: nothing in place
-            return grad * torch.exp((xs - value) * ctx.p), None
-        return (xs - value).mul_(ctx.p).exp_().mul_(grad), None
-
-
-def soft_maximum(xs: Tensor, p: float) -> Tensor:
-    """The paper's conjunction at hardness ``p``; ``amax`` at p = inf."""
+    limits = torch.finfo(xs.dtype)
     if math.isinf(p):
-        return xs.amax(0)
-    return _SoftMaximum.apply(xs, p)  # type: ignore[no-untyped-call, no-any-return]
+        return fill(xs, where, limits.min).amax(0) if p > 0 else fill(xs, where, limits.max).amin(0)
+    value = torch.logsumexp(fill(xs * p, where, limits.min), 0) / p
+    if math.isfinite(value.detach().sum().item()):
+        return value
+    return _anchored(xs, p, where) if p > 0 else -_anchored(-xs, -p, where)
+
+
+def _anchored(xs: Tensor, p: float, where: Tensor | None) -> Tensor:
+    """The same for operands so large that ``p x`` overflows, or infinite ones: anchored at the
+    maximum before the multiplication. Infinite results carry no gradient instead of NaN."""
+    limits = torch.finfo(xs.dtype)
+    peak = fill(xs, where, -math.inf).amax(0)
+    finite = xs.clamp(limits.min, limits.max)
+    anchor = peak.detach().clamp(limits.min, limits.max)
+    # Halves keep the difference of two huge numbers of opposite sign in range.
+    exponent = ((finite / 2 - anchor / 2) * (2 * p)).clamp(math.log(limits.tiny), 0.0)
+    total = fill(exponent.exp(), where, 0.0).sum(0)
+    value = anchor + torch.log(total) / p
+    return torch.where(torch.isinf(peak), peak.detach(), value)
 
 
 COMPARISONS = ("difference", "relu", "softplus")
@@ -119,13 +114,12 @@ class QLL(Logic):
     def conj(
         self, xs: Tensor, *, hardness: float | None = None, where: Tensor | None = None
     ) -> Tensor:
-        # A masked operand sits at the lowest finite number: exp of it, relative to any peak, is 0.
-        return soft_maximum(_lowest(xs, where), self.p if hardness is None else hardness)
+        return soft_extreme(xs, self.p if hardness is None else hardness, where)
 
     def disj(
         self, xs: Tensor, *, hardness: float | None = None, where: Tensor | None = None
     ) -> Tensor:
-        return -soft_maximum(_lowest(-xs, where), self.p if hardness is None else hardness)
+        return soft_extreme(xs, -(self.p if hardness is None else hardness), where)
 
     def tensor(self, xs: Tensor, *, where: Tensor | None = None) -> Tensor:
         return _total(fill(xs, where, 0.0), bottom_wins=True)
@@ -134,7 +128,7 @@ class QLL(Logic):
         return _total(fill(xs, where, 0.0), bottom_wins=False)
 
     def implies(self, a: Tensor, b: Tensor) -> Tensor:
-        return _total(torch.stack(torch.broadcast_tensors(-a, b)), bottom_wins=False)
+        return _resolve(b - a, bottom_wins=False)
 
     def negate(self, a: Tensor) -> Tensor:
         return -a
@@ -148,14 +142,15 @@ class QLL(Logic):
         return slack(root, self.p, atom)
 
 
-def _lowest(xs: Tensor, where: Tensor | None) -> Tensor:
-    return xs if where is None else torch.where(where, xs, xs.new_tensor(torch.finfo(xs.dtype).min))
-
-
 def _total(xs: Tensor, *, bottom_wins: bool) -> Tensor:
-    """The sum in which ``-inf + inf`` is bottom (tensor) or top (par), never NaN."""
-    total = xs.sum(0)
-    if not torch.isnan(total).any():
+    return _resolve(xs.sum(0), bottom_wins=bottom_wins)
+
+
+def _resolve(total: Tensor, *, bottom_wins: bool) -> Tensor:
+    """``-inf + inf`` is bottom in a tensor and top in a par or an implication, never NaN.
+
+    Operands are truth values, so a NaN here has no other origin.
+    """
+    if not bool(torch.isnan(total.detach()).any()):
         return total
-    clash = torch.isnan(total) & ~torch.isnan(xs).any(0)
-    return torch.where(clash, total.new_tensor(math.inf if bottom_wins else -math.inf), total)
+    return torch.where(torch.isnan(total), math.inf if bottom_wins else -math.inf, total)
