@@ -76,7 +76,8 @@ class Extremum(Layer):
     sign: int
 
     def shape(self, *operands: Shape) -> Shape:
-        return broadcast(*operands)
+        left, right = operands
+        return broadcast(left, right)
 
     def lower(self, builder: ProgramBuilder, values: list[int], shapes: list[Shape]) -> int:
         target = broadcast(*shapes)

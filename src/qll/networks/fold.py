@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from qll.networks.matrices import Array, Matrix, add, identity, multiply, scale_rows
+from qll.errors import NetworkError
+from qll.networks.matrices import Array, Matrix, add, entries, identity, multiply, scale_rows
 from qll.networks.program import Affine, Program, Rectify
 from qll.networks.relu_form import Layer, ReluForm
 
@@ -21,6 +22,11 @@ class _Expression:
 
 
 def fold(program: Program) -> ReluForm:
+    with np.errstate(over="ignore", invalid="ignore"):  # refused where a layer is made
+        return _fold(program)
+
+
+def _fold(program: Program) -> ReluForm:
     size = program.widths[0]
     values = [_Expression({0: None}, np.zeros(size))]
     layers: list[Layer] = []
@@ -60,8 +66,16 @@ def _layer(value: _Expression) -> Layer:
         if _is_zero(matrix) and len(value.blocks) > 1:
             continue
         terms.append((index, matrix))
+    parts = [value.bias, *(entries(matrix) for _, matrix in terms)]
+    if not all(np.all(np.isfinite(part)) for part in parts):
+        raise NetworkError(
+            "the network's weights overflow when its affine layers are folded",
+            expected="products of weights below 1.8e308",
+            found="infinity",
+            fix="scale the weights down; the network has no meaning in floating point as it is",
+        )
     return Layer(value.bias, tuple(terms))
 
 
 def _is_zero(matrix: Matrix) -> bool:
-    return not (np.any(matrix) if isinstance(matrix, np.ndarray) else np.any(matrix.data))
+    return not np.any(entries(matrix))

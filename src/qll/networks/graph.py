@@ -59,6 +59,14 @@ class Graph:
                 )
             except NetworkError as error:
                 raise error.at(f"node '{node.name}'") from error
+            if builder.widths[values[-1]] != math.prod(node.shape):
+                raise NetworkError(
+                    "a layer does not give the shape it states",
+                    expected=f"{math.prod(node.shape)} entries",
+                    found=f"{builder.widths[values[-1]]}",
+                    fix="report this network; it is read wrongly",
+                    where=f"node '{node.name}'",
+                )
             shapes.append(node.shape)
         return builder.finish(self.input_shape, values[self.output])
 

@@ -21,7 +21,7 @@ from qll.networks.matrices import (
     broadcast,
     check_entries,
     compact,
-    csr,
+    csr_by_rows,
     diagonal,
     selection,
     sparse,
@@ -181,6 +181,8 @@ class Sum(Layer):
     signs: tuple[int, ...]
 
     def shape(self, *operands: Shape) -> Shape:
+        if len(operands) != len(self.signs):
+            raise misfit("a sum has operands missing", f"{len(self.signs)}", len(operands))
         return broadcast(*operands)
 
     def lower(self, builder: ProgramBuilder, values: list[int], shapes: list[Shape]) -> int:
@@ -270,7 +272,7 @@ class BatchNorm(Layer):
     def shape(self, *operands: Shape) -> Shape:
         (operand,) = operands
         channels = {part.shape for part in (self.gain, self.shift, self.mean, self.deviation)}
-        if len(operand) < 2 or channels != {(operand[1],)}:
+        if len(operand) < 2 or operand[0] != 1 or channels != {(operand[1],)}:
             raise misfit("a batch norm does not fit its tensor", f"channels of {operand}", channels)
         return operand
 
@@ -352,14 +354,15 @@ class Convolution(Layer):
         check_entries(math.prod(table), "a convolution")
         group = np.arange(out) // (out // self.groups)
         channel = group[:, None] * taken + np.arange(taken)  # (out, taken)
-        rows = np.arange(out * places).reshape(out, places, 1, 1)
-        columns = channel[:, None, :, None] * math.prod(spatial) + taps[None, :, None, :]
+        first = (channel * math.prod(spatial)).astype(np.int32)  # entries of a tensor fit
+        columns = first[:, None, :, None] + taps[None, :, None, :].astype(np.int32)
         data = self.weight.reshape(out, 1, taken, entries)
-        keep = np.broadcast_to(taps[None, :, None, :] >= 0, table)
-        matrix = csr(
+        inside = taps >= 0
+        keep = np.broadcast_to(inside[None, :, None, :], table)
+        matrix = csr_by_rows(
             np.broadcast_to(data, table)[keep],
-            np.broadcast_to(rows, table)[keep],
             columns[keep],
-            (out * places, builder.widths[values[0]]),
+            np.tile(taken * inside.sum(axis=1), out),
+            builder.widths[values[0]],
         )
         return builder.affine([(values[0], compact(matrix))], np.repeat(self.bias, places))

@@ -18,9 +18,7 @@ Array: TypeAlias = NDArray[np.float64]
 Matrix: TypeAlias = Any  # NDArray[np.float64] or scipy.sparse.csr_matrix; scipy has no types here
 
 DENSE_FROM = 0.2  # share of non-zeros above which a dense product is both smaller and faster
-MAX_ENTRIES = (
-    1 << 27
-)  # 1 GiB of float64: more is a mistake or an attack, not a network we can prove
+MAX_ENTRIES = 1 << 26  # half a GiB of float64: more is a mistake or an attack
 
 
 def sparse() -> Any:
@@ -50,6 +48,12 @@ def csr(data: Array, rows: Any, columns: Any, shape: tuple[int, int]) -> Matrix:
     matrix = sparse().csr_matrix((data, (rows, columns)), shape=shape)
     matrix.sum_duplicates()
     return matrix
+
+
+def csr_by_rows(data: Array, columns: Any, counts: Any, width: int) -> Matrix:
+    """From rows of ``counts`` entries, columns rising: without the detour through triples."""
+    starts = np.concatenate([[0], np.cumsum(counts)])
+    return sparse().csr_matrix((data, columns, starts), shape=(len(counts), width))
 
 
 def identity(size: int) -> Matrix:
@@ -108,6 +112,12 @@ def scale_columns(matrix: Matrix, factor: Array) -> Matrix:
 
 def absolute(matrix: Matrix) -> Matrix:
     return abs(matrix)
+
+
+def entries(matrix: Matrix) -> Array:
+    """The stored entries, zeros left out where the matrix is sparse."""
+    stored: Array = matrix.data if is_sparse(matrix) else matrix
+    return stored
 
 
 def longest_row(matrix: Matrix) -> int:

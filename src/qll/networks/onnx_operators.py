@@ -257,7 +257,7 @@ def _pad(reading: Reading, node: Any) -> Result:
 
 @operator("Add", "Sub", "Sum")
 def _sum(reading: Reading, node: Any) -> Result:
-    signs = (1, -1) if node.op_type == "Sub" else (1,) * len(node.input)
+    signs = {"Add": (1, 1), "Sub": (1, -1)}.get(node.op_type, (1,) * len(node.input))
     if not signs:
         raise refuse("a sum has no operands", "one or more", "none")
     return reading.add(label(node), Sum(signs), *(reading.value(name) for name in node.input))

@@ -121,7 +121,8 @@ def tensor_array(tensor: Any, name: str) -> np.ndarray:
     array = onnx.numpy_helper.to_array(tensor)
     if kind in INTEGERS:
         return np.asarray(array, dtype=np.int64)
-    values = np.asarray(array, dtype=np.float64)
+    with np.errstate(invalid="ignore"):  # a signalling NaN; it is refused below
+        values = np.asarray(array, dtype=np.float64)
     if not np.all(np.isfinite(values)):
         raise NetworkError(
             f"the weights '{name}' are not all numbers",

@@ -14,6 +14,7 @@ from typing import TypeAlias
 
 import numpy as np
 
+from qll.errors import NetworkError
 from qll.networks.matrices import Array, Matrix, diagonal, identity, selection
 
 
@@ -79,6 +80,15 @@ class ProgramBuilder:
         width = terms[0][1].shape[0] if bias is None else bias.shape[0]
         if bias is None:
             bias = np.zeros(width)
+        wanted = [(width, self.widths[source]) for source, _ in terms]
+        sizes = {width, bias.size, width if divisor is None else divisor.size}
+        if [matrix.shape for _, matrix in terms] != wanted or len(sizes) != 1:
+            raise NetworkError(
+                "a layer's matrices do not fit its operands",
+                expected=f"shapes {wanted}",
+                found=f"{[matrix.shape for _, matrix in terms]}, bias {bias.size}",
+                fix="check the shapes of the network's layers",
+            )
         return self._append(Affine(tuple(terms), bias, divisor), width)
 
     def constant(self, value: Array) -> int:
