@@ -112,11 +112,7 @@ class Grounder:
         """A linear constraint of a region as affine functions that must be <= 0."""
         self._labels, self._nodes = None, 0
         ground = self._run(formula, {}, False)
-        parts = ground.parts if isinstance(ground, Connective) else (ground,)
-        flat: list[Affine] = []
-        for part in _flat_atoms(parts):
-            flat.append(difference(part.left, part.right))
-        return flat
+        return [difference(atom.left, atom.right) for atom in _conjuncts([ground])]
 
     def number(self, quantity: Quantity) -> float:
         """A constant quantity (a radius, a bound) as the number it stands for."""
@@ -182,6 +178,9 @@ class Grounder:
                 work.append(lambda part=part, env=env: visit(part, env, neg))  # type: ignore[misc]
 
         def guarded(left: Formula, right: Formula, env: Environment, neg: bool) -> None:
+            if not isinstance(left, Label) and has_empty_interior(self._run(left, env, False)):
+                raise _empty_premise(left)
+
             def decide() -> None:
                 premise = values.pop()
                 # premise holds the (negated, unless neg) left side already
@@ -460,6 +459,57 @@ def simplify(
     return rest[0] if len(rest) == 1 else Connective(kind, tuple(rest), hardness)
 
 
+def has_empty_interior(node: Formula) -> bool:
+    """Whether a ground premise cannot hold but on a boundary: ``f <= 0 and -f + k <= 0``, k >= 0.
+
+    Pairs of opposite atoms are found, not every infeasible system; a verifier's premise that no
+    point meets is still reported as vacuous there.
+    """
+    match node:
+        case Atom(left, right):
+            gap = difference(left, right)
+            return not gap.terms and gap.constant > 0
+        case Connective("and", parts):
+            if any(has_empty_interior(part) for part in parts):
+                return True
+            gaps = [difference(a.left, a.right) for a in _conjuncts(parts)]
+            lowest: dict[tuple[tuple[Slot, float], ...], float] = {}
+            for gap in gaps:
+                lowest[gap.terms] = max(lowest.get(gap.terms, -math.inf), gap.constant)
+            for gap in gaps:
+                opposite = tuple((slot, -c) for slot, c in gap.terms)
+                if gap.terms and gap.constant + lowest.get(opposite, -math.inf) >= 0:
+                    return True
+            return False
+        case Connective("or", parts):
+            return all(has_empty_interior(part) for part in parts)
+        case _:
+            return False
+
+
+def _conjuncts(parts: Iterable[Formula]) -> list[Atom]:
+    """The atoms of nested conjunctions (a disjunction among them says nothing by itself)."""
+    found: list[Atom] = []
+    stack = list(parts)
+    while stack:
+        node = stack.pop()
+        if isinstance(node, Atom):
+            found.append(node)
+        elif isinstance(node, Connective) and node.kind == "and":
+            stack.extend(node.parts)
+    return found
+
+
+def _empty_premise(node: Formula) -> FormulaError:
+    return FormulaError(
+        "this premise can never hold, or only on a boundary",
+        expected="a premise that holds on some open set of points",
+        found="two comparisons that exclude each other",
+        fix="correct the premise; an equation belongs into the region",
+        where=str(node.span) if node.span else None,
+    )
+
+
 def flatten(root: Formula) -> Formula:
     """``and`` in ``and``, ``or`` in ``or``, at equal hardness: for logics that are associative."""
 
@@ -489,15 +539,3 @@ def difference(left: Affine, right: Affine) -> Affine:
     """``left - right``: what QLL, DL2 and the hard reading make of an atom."""
     terms: list[tuple[Slot, float]] = [*left.terms, *((s, -c) for s, c in right.terms)]
     return affine(terms, left.constant - right.constant)
-
-
-def _flat_atoms(parts: Iterable[Formula]) -> list[Atom]:
-    found: list[Atom] = []
-    stack = list(parts)
-    while stack:
-        node = stack.pop()
-        if isinstance(node, Connective):
-            stack.extend(node.parts)
-        elif isinstance(node, Atom):
-            found.append(node)
-    return found

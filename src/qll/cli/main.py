@@ -1,0 +1,62 @@
+"""Entry point. Commands are the modules of this package: each has ``register(app)``."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import sys
+from typing import Annotated
+
+import typer
+
+import qll
+from qll.errors import QllError
+
+EXIT_USAGE = 2
+EXIT_INTERRUPTED = 130
+
+
+def _version(value: bool) -> None:
+    if value:
+        typer.echo(f"qll {qll.__version__}")
+        raise typer.Exit
+
+
+def build_app() -> typer.Typer:
+    app = typer.Typer(
+        name="qll",
+        help="Neural networks that provably obey a written rule.",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+    )
+
+    @app.callback()
+    def root(
+        version: Annotated[
+            bool,
+            typer.Option("--version", callback=_version, is_eager=True, help="Show the version."),
+        ] = False,
+    ) -> None: ...
+
+    package = importlib.import_module("qll.cli")
+    for module in sorted(pkgutil.iter_modules(package.__path__), key=lambda m: m.name):
+        loaded = importlib.import_module(f"qll.cli.{module.name}")
+        if hasattr(loaded, "register"):
+            loaded.register(app)
+    return app
+
+
+def run() -> None:
+    """``qll``: a user's mistake is three lines and exit code 2, never a traceback."""
+    try:
+        build_app()()
+    except QllError as error:
+        typer.echo(str(error), err=True)
+        sys.exit(EXIT_USAGE)
+    except KeyboardInterrupt:
+        typer.echo("Interrupted.", err=True)
+        sys.exit(EXIT_INTERRUPTED)
+    except BrokenPipeError:
+        sys.exit(0)

@@ -1,0 +1,58 @@
+"""``qll show``: a property as text or LaTeX, with its parameters and slack."""
+
+from __future__ import annotations
+
+import enum
+from typing import Annotated
+
+import typer
+
+from qll.cli.options import parse_settings
+
+
+class Form(enum.StrEnum):
+    unicode = "unicode"
+    ascii = "ascii"
+    latex = "latex"
+
+
+def show(
+    name: Annotated[
+        str | None, typer.Argument(help="A shipped property or a .qll file; without it, a list.")
+    ] = None,
+    form: Annotated[Form, typer.Option("--as", help="How to print the formula.")] = Form.unicode,
+    logic: Annotated[
+        str | None, typer.Option(help="Print the slack of this logic, e.g. qll:5.")
+    ] = None,
+    outputs: Annotated[int | None, typer.Option(help="Number of outputs of the network.")] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="A parameter: --set epsilon=0.1.")
+    ] = None,
+) -> None:
+    """Print a property, or list the shipped ones.
+
+    Example: qll show classification-robustness --as latex --logic qll:5
+    """
+    from qll.properties import load, names
+
+    if name is None:
+        for known in names():
+            purpose = load(known).documentation.split(". ")[0].replace("\n", " ").rstrip(".")
+            typer.echo(f"{known:34}{purpose.partition(': ')[2] or purpose}")
+        return
+    prop = load(name, outputs=outputs, **parse_settings(settings))
+    typer.echo(prop.show(form.value), nl=False)
+    sign = "%" if form is Form.latex else "#"
+    for declared in prop.specification.parameters:
+        given, seen = prop.value_of(declared.name), prop.values[declared.name]
+        converted = f", read as {seen:.6g}" if seen != given else ""
+        typer.echo(f"{sign} {declared.name} = {given:g} ({declared.unit}){converted}")
+    if logic is not None:
+        below, above = prop.slack(logic, outputs=outputs)
+        typer.echo(
+            f"{sign} slack of {logic}: hard value in [soft - {below:.4f}, soft + {above:.4f}]"
+        )
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(show)
