@@ -219,5 +219,15 @@ def fill(xs: Tensor, where: Tensor | None, value: float) -> Tensor:
     return xs if where is None else torch.where(where, xs, value)
 
 
+def resolve(total: Tensor, value: float) -> Tensor:
+    """``inf - inf`` between truth values becomes ``value`` instead of NaN.
+
+    Operands are truth values, so a NaN here has no other origin.
+    """
+    if not bool(torch.isnan(total.detach()).any()):
+        return total
+    return torch.where(torch.isnan(total), value, total)
+
+
 def with_parameter(record: Logic, name: str, value: float) -> Logic:
     return replace(record, **{name: value})  # type: ignore[type-var]

@@ -9,7 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from qll.logics.base import LOGICS, Direction, Law, Logic, Negation, fill
+from qll.logics.base import LOGICS, Direction, Law, Logic, Negation, fill, resolve
 
 
 @LOGICS.register("dl2")
@@ -56,7 +56,7 @@ class DL2(Logic):
         return _product(fill(xs, where, 1.0))
 
     def implies(self, a: Tensor, b: Tensor) -> Tensor:
-        return torch.relu(b - a)
+        return torch.relu(resolve(b - a, self.top))
 
     def loss(self, value: Tensor) -> Tensor:
         return value

@@ -20,6 +20,7 @@ from qll.logics.base import (
     choice,
     fill,
     positive,
+    resolve,
     with_parameter,
 )
 
@@ -122,13 +123,13 @@ class QLL(Logic):
         return soft_extreme(xs, -(self.p if hardness is None else hardness), where)
 
     def tensor(self, xs: Tensor, *, where: Tensor | None = None) -> Tensor:
-        return _total(fill(xs, where, 0.0), bottom_wins=True)
+        return resolve(fill(xs, where, 0.0).sum(0), self.bottom)
 
     def par(self, xs: Tensor, *, where: Tensor | None = None) -> Tensor:
-        return _total(fill(xs, where, 0.0), bottom_wins=False)
+        return resolve(fill(xs, where, 0.0).sum(0), self.top)
 
     def implies(self, a: Tensor, b: Tensor) -> Tensor:
-        return _resolve(b - a, bottom_wins=False)
+        return resolve(b - a, self.top)
 
     def negate(self, a: Tensor) -> Tensor:
         return -a
@@ -140,17 +141,3 @@ class QLL(Logic):
         # softplus at hardness p lies above ReLU by at most log(2) / p
         atom = (math.log(2) / self.p, 0.0) if self.comparison == "softplus" else (0.0, 0.0)
         return slack(root, self.p, atom)
-
-
-def _total(xs: Tensor, *, bottom_wins: bool) -> Tensor:
-    return _resolve(xs.sum(0), bottom_wins=bottom_wins)
-
-
-def _resolve(total: Tensor, *, bottom_wins: bool) -> Tensor:
-    """``-inf + inf`` is bottom in a tensor and top in a par or an implication, never NaN.
-
-    Operands are truth values, so a NaN here has no other origin.
-    """
-    if not bool(torch.isnan(total.detach()).any()):
-        return total
-    return torch.where(torch.isnan(total), math.inf if bottom_wins else -math.inf, total)

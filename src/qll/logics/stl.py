@@ -9,7 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from qll.logics.base import LOGICS, Direction, Law, Logic, fill, positive, with_parameter
+from qll.logics.base import LOGICS, Direction, Law, Logic, fill, positive, resolve, with_parameter
 
 # Below this the extreme operand counts as 0, where the operators take its own value: the quotient
 # (x - m) / m and its square stay finite in float32.
@@ -84,7 +84,7 @@ class STL(Logic):
         return -self.conj(-xs, hardness=hardness, where=where)
 
     def implies(self, a: Tensor, b: Tensor) -> Tensor:
-        return b - a
+        return resolve(b - a, self.top)
 
     def negate(self, a: Tensor) -> Tensor:
         return -a

@@ -1,0 +1,76 @@
+"""``qll laws``: the paper's comparison tables, computed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from qll.logics.laws import Row
+
+
+def laws(
+    why: Annotated[bool, typer.Option("--why", help="Show the evidence for every entry.")] = False,
+    out: Annotated[Path | None, typer.Option("--json", help="Also write the tables here.")] = None,
+) -> None:
+    """Test every logic for the features and laws of the paper's tables.
+
+    Nothing is looked up: each entry is tried on random, tied and extreme values.
+    """
+    from qll.logics import laws as tables
+
+    features, algebra = tables.features(), tables.algebra()
+    _print("Features", features, why)
+    _print("Laws ('~' holds at non-extremal values only)", algebra, why)
+    typer.echo("Differences from the paper's table of features:")
+    for difference in tables.differences(features):
+        typer.echo(
+            f"  {difference.feature}, {difference.logic}: paper "
+            f"{'yes' if difference.paper else 'no'}, computed {difference.computed.sign}"
+            f" ({difference.computed.evidence}): {difference.reason}."
+        )
+    typer.echo("Slips in print, and what is computed instead:")
+    for slip in tables.SLIPS:
+        typer.echo(f"  {slip}.")
+    if out is not None:
+        content = {
+            title: {
+                row.name: {
+                    k: {"holds": o.holds, "evidence": o.evidence} for k, o in row.outcomes.items()
+                }
+                for row in rows
+            }
+            for title, rows in (("features", features), ("laws", algebra))
+        }
+        out.write_text(json.dumps(content, indent=1) + "\n")
+
+
+def _print(title: str, rows: list[Row], why: bool) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left", title_style="bold")
+    table.add_column("", overflow="fold")
+    for name in rows[0].outcomes:
+        table.add_column(name, justify="center")
+    for row in rows:
+        cells = []
+        for outcome in row.outcomes.values():
+            partial = outcome.holds and outcome.evidence.startswith("at non-extremal")
+            cells.append("~" if partial else outcome.sign)
+        table.add_row(row.name, *cells)
+    console = Console(width=None if Console().is_terminal else 140)
+    console.print(table)
+    if why:
+        for row in rows:
+            for name, outcome in row.outcomes.items():
+                console.print(
+                    f"  {row.name}, {name}: {outcome.sign}, {outcome.evidence}", markup=False
+                )
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(laws)
