@@ -40,7 +40,7 @@ def show(
             purpose = load(known).documentation.split(". ")[0].replace("\n", " ").rstrip(".")
             typer.echo(f"{known:34}{purpose.partition(': ')[2] or purpose}")
         return
-    prop = load(name, outputs=outputs, **parse_settings(settings))
+    prop = load(name, outputs=outputs).with_parameters(**parse_settings(settings))
     typer.echo(prop.show(form.value), nl=False)
     sign = "%" if form is Form.latex else "#"
     for declared in prop.specification.parameters:
