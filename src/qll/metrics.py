@@ -1,0 +1,234 @@
+"""The paper's figures of a network and a property: PAcc, CAcc, CSec and, from a verifier, CSat.
+
+PAcc is the share of right predictions; CAcc the share of uniform samples of the regions that
+satisfy the property; CSec the share of regions in which an attack finds no violation; CSat the
+share of regions that are proved. CSat <= the true share <= CSec.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from qll.attacks.base import Attack
+from qll.attacks.problem import Engine, held_still, other_points, run_model
+from qll.errors import InputError
+from qll.logics.base import Logic
+from qll.property import Property
+from qll.regions import Region
+from qll.training.prediction import correct_predictions
+
+# Samples at a time: memory stays flat, and the kernels still fill all cores.
+BATCH = 1024
+
+
+@dataclass(frozen=True)
+class Share:
+    """``good`` of ``total``.
+
+    >>> str(Share(3, 4))
+    '75.0 %'
+    """
+
+    good: int
+    total: int
+
+    @property
+    def value(self) -> float:
+        return self.good / self.total if self.total else float("nan")
+
+    def __add__(self, other: Share) -> Share:
+        return Share(self.good + other.good, self.total + other.total)
+
+    def __str__(self) -> str:
+        return f"{100 * self.value:.1f} %"
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """All figures of one network; ``rmse`` takes the place of PAcc in a regression. ``csat`` maps
+    epsilon to the proved share: the verifier fills it."""
+
+    pacc: Share | None
+    cacc: Share
+    csec_self: Share | None
+    csec_qll: Share
+    rmse: float | None = None
+    csat: Mapping[str, Share] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        shares = {
+            "pacc": self.pacc,
+            "cacc": self.cacc,
+            "csec_self": self.csec_self,
+            "csec_qll": self.csec_qll,
+        }
+        found: dict[str, Any] = {name: _to_json(share) for name, share in shares.items()}
+        found["rmse"] = self.rmse
+        found["csat"] = {epsilon: _to_json(share) for epsilon, share in self.csat.items()}
+        return found
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Evaluation:
+        try:
+            cacc, csec_qll = _from_json(values["cacc"]), _from_json(values["csec_qll"])
+            if cacc is None or csec_qll is None:
+                raise KeyError("cacc")
+            csat = {str(e): _from_json(share) for e, share in values.get("csat", {}).items()}
+            return cls(
+                _from_json(values["pacc"]),
+                cacc,
+                _from_json(values["csec_self"]),
+                csec_qll,
+                values.get("rmse"),
+                {e: share for e, share in csat.items() if share is not None},
+            )
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise InputError(
+                "these are not figures of a network",
+                expected="pacc, cacc, csec_self and csec_qll with good and total",
+                found=str(error) or "something else",
+                fix="run qll evaluate again",
+            ) from error
+
+
+def _to_json(share: Share | None) -> dict[str, float | int] | None:
+    if share is None:
+        return None
+    return {"good": share.good, "total": share.total, "share": share.value}
+
+
+def _from_json(value: Any) -> Share | None:
+    return None if value is None else Share(int(value["good"]), int(value["total"]))
+
+
+def prediction_accuracy(
+    model: nn.Module, x: Tensor, labels: Tensor, *, task: str = "single-label"
+) -> Share:
+    """PAcc: images classified right; of multi-label images, labels that are right (Hamming)."""
+    total = Share(0, 0)
+    with held_still(model), torch.no_grad():
+        for rows in _batches(len(x)):
+            y = run_model(model, x[rows])
+            total += Share(*correct_predictions(y, labels[rows], task))
+    return total
+
+
+def root_mean_square_error(model: nn.Module, x: Tensor, targets: Tensor) -> float:
+    with held_still(model), torch.no_grad():
+        squares = [
+            float(((run_model(model, x[rows]) - targets[rows].reshape(-1, 1)) ** 2).sum())
+            if targets.dim() == 1
+            else float(((run_model(model, x[rows]) - targets[rows]) ** 2).sum())
+            for rows in _batches(len(x))
+        ]
+    return float((sum(squares) / max(targets.numel(), 1)) ** 0.5)
+
+
+def constraint_accuracy(
+    model: nn.Module,
+    prop: Property,
+    x: Tensor,
+    labels: Tensor | None,
+    *,
+    samples: int = 1,
+    seed: int = 0,
+) -> Share:
+    """CAcc: uniform points of the regions that satisfy the property, ``samples`` for each."""
+    generator = torch.Generator(device=x.device).manual_seed(seed)
+    good = 0
+    with held_still(model), torch.no_grad():
+        for _ in range(samples):
+            for rows in _batches(len(x)):
+                x0, own = x[rows], None if labels is None else labels[rows]
+                points = Region.of(prop, x0).sample(generator)
+                y0 = run_model(model, x0) if "y0" in prop.sources else None
+                others = other_points(model, prop, points, x0=x0, y0=y0)
+                y = run_model(model, points["x"])
+                good += int(prop.holds(y, labels=own, **others).sum())
+    return Share(good, samples * len(x))
+
+
+def constraint_security(
+    model: nn.Module,
+    prop: Property,
+    x: Tensor,
+    labels: Tensor | None,
+    *,
+    logic: Logic | str,
+    attack: Attack,
+    judge: Property | None = None,
+    seed: int = 0,
+    engine: Engine = "auto",
+) -> Share:
+    """CSec: regions in which the attack, led by ``prop`` in ``logic``, finds no violation of
+    ``judge`` (default: ``prop``)."""
+    falsified = 0
+    for number, rows in enumerate(_batches(len(x))):
+        own = None if labels is None else labels[rows]
+        found = attack(
+            model,
+            prop,
+            x[rows],
+            own,
+            logic=logic,
+            judge=judge,
+            seed=seed + number,
+            engine=engine,
+        )
+        falsified += int(found.falsified.sum())
+    return Share(len(x) - falsified, len(x))
+
+
+def evaluate(
+    model: nn.Module,
+    prop: Property,
+    x: Tensor,
+    labels: Tensor,
+    *,
+    attack: Attack,
+    logic: Logic | str | None,
+    oracle: Logic | str = "qll:5",
+    attacked: Property | None = None,
+    task: str = "single-label",
+    samples: int = 1,
+    seed: int = 0,
+    engine: Engine = "auto",
+    csat: Callable[[nn.Module], Mapping[str, Share]] | None = None,
+) -> Evaluation:
+    """All figures. ``logic`` is the run's own (None: a baseline, which has no self oracle);
+    ``attacked`` the form of the formula that leads the attacks, judged by ``prop``; ``csat`` asks a
+    verifier."""
+    leading = prop if attacked is None else attacked
+
+    def security(led_by: Logic | str) -> Share:
+        return constraint_security(
+            model,
+            leading,
+            x,
+            labels,
+            logic=led_by,
+            attack=attack,
+            judge=prop,
+            seed=seed,
+            engine=engine,
+        )
+
+    regression = task == "regression"
+    return Evaluation(
+        pacc=None if regression else prediction_accuracy(model, x, labels, task=task),
+        cacc=constraint_accuracy(model, prop, x, labels, samples=samples, seed=seed),
+        csec_self=None if logic is None else security(logic),
+        csec_qll=security(oracle),
+        rmse=root_mean_square_error(model, x, labels) if regression else None,
+        csat={} if csat is None else csat(model),
+    )
+
+
+def _batches(count: int) -> Iterator[slice]:
+    for first in range(0, count, BATCH):
+        yield slice(first, min(first + BATCH, count))

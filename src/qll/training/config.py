@@ -1,0 +1,313 @@
+"""What a run is: every hyperparameter, resolved from the paper's defaults, a file and options."""
+
+from __future__ import annotations
+
+import builtins
+import tomllib
+from collections.abc import Container, Iterable, Mapping
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from qll.attacks.base import Attack
+from qll.attacks.base import attack as read_attack
+from qll.attacks.problem import Engine
+from qll.errors import InputError, QllError
+from qll.logics.base import Logic
+from qll.logics.base import logic as read_logic
+from qll.properties import load
+from qll.property import Property
+from qll.registry import suggest
+from qll.training.balance import Balance
+from qll.training.schedule import Ramp
+
+BASELINE = "baseline"
+_LIST_END = 1_000_000_000
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class RampConfig(_Record):
+    """A number that moves over the epochs (see ``qll.training.schedule.Ramp``)."""
+
+    start: float
+    end: float
+    epochs: int = Field(ge=0)
+    delay: int = Field(default=0, ge=0)
+    geometric: bool = False
+
+    def ramp(self) -> Ramp:
+        return Ramp(self.start, self.end, self.epochs, self.delay, self.geometric)
+
+
+class TrainConfig(_Record):
+    """One training run. ``logic`` is ``baseline`` for training on the prediction alone."""
+
+    property: str
+    data: str
+    logic: str = BASELINE
+    seed: int = Field(default=0, ge=0, lt=2**32)
+    method: str = "attack"
+
+    # the property: as trained, and as judged where that differs
+    parameters: dict[str, float] = Field(default_factory=dict)
+    judged: dict[str, float] | None = None
+    formula: str | None = None
+    floor: float | None = None
+    as_published: bool = True
+
+    # data and network
+    data_dir: str | None = None
+    data_options: dict[str, bool | int | float | str] = Field(default_factory=dict)
+    augment: bool = True
+    validation: int = Field(default=0, ge=0)
+    network: str = "paper-mnist"
+    network_options: dict[str, Any] = Field(default_factory=dict)
+
+    # optimisation
+    epochs: int = Field(default=100, ge=0, lt=_LIST_END)
+    batch_size: int = Field(default=512, ge=1)
+    learning_rate: float = Field(default=1e-3, gt=0, allow_inf_nan=False)
+    learning_rate_schedule: Literal["constant", "cosine"] = "constant"
+    weight_decay: float = Field(default=1e-4, ge=0, allow_inf_nan=False)
+    alpha: float = Field(default=0.5, ge=0, allow_inf_nan=False)
+    balance_parameters: Literal["last-linear", "all"] = "last-linear"
+    most_lambda: float = Field(default=10.0, gt=0)
+    delay: int = Field(default=0, ge=0)
+    hardness: RampConfig | None = None
+    epsilon: RampConfig | None = None
+
+    # attack
+    attack: str = "apgd"
+    steps: int = Field(default=20, ge=0)
+    restarts: int = Field(default=2, ge=0)
+
+    # evaluation
+    evaluate_every: int = Field(default=0, ge=0)
+    samples: int = Field(default=1, ge=1)
+    oracle: str = "qll:5"
+
+    # the machine
+    device: str = "cpu"
+    engine: Engine = "auto"
+
+    # options of a method, by the method's own names
+    options: dict[str, bool | int | float | str] = Field(default_factory=dict)
+
+    @builtins.property
+    def is_baseline(self) -> bool:
+        return self.logic == BASELINE
+
+    def record(self) -> Logic | None:
+        return None if self.is_baseline else read_logic(self.logic)
+
+    def make_balance(self) -> Balance:
+        return Balance(self.alpha, self.balance_parameters, self.most_lambda)
+
+    def make_attack(self) -> Attack:
+        text = self.attack
+        if ":" in text:  # with its own options, which then are all
+            return read_attack(text)
+        options = [f"steps={self.steps}", f"restarts={self.restarts}"]
+        if text == "apgd":
+            options.append(f"as_published={self.as_published}")
+        return read_attack(f"{text}:{','.join(options)}")
+
+    def judged_property(self, outputs: int) -> Property:
+        """The clean formula: what satisfaction means in every figure of the run."""
+        return _load(
+            self.property, outputs, self.parameters if self.judged is None else self.judged
+        )
+
+    def trained_property(self, outputs: int) -> Property:
+        """The formula of the loss: as published where the published runs differ."""
+        if self.as_published and self.formula is not None:
+            return _load(published_formula(self.formula), outputs, self.parameters)
+        return _load(self.property, outputs, self.parameters)
+
+    def attacked_property(self, outputs: int) -> Property:
+        """The formula that drives the attacks of the metrics: trained form, judged parameters."""
+        trained = self.trained_property(outputs)
+        if self.judged is None:
+            return trained
+        declared = {p.name for p in trained.specification.parameters}
+        return trained.with_parameters(**{k: v for k, v in self.judged.items() if k in declared})
+
+
+def _load(source: str | Path, outputs: int, parameters: Mapping[str, float]) -> Property:
+    return load(source, outputs=outputs).with_parameters(**parameters)
+
+
+def published_formula(name: str) -> Path:
+    """The text of a loss as the published runs had it."""
+    folder = Path(str(resources.files("qll.training").joinpath("published")))
+    known = sorted(path.stem for path in folder.glob("*.qll"))
+    if name not in known:
+        raise InputError(
+            f"there is no published variant '{name}'",
+            expected=f"one of: {', '.join(known)}",
+            found=f"'{name}'",
+            fix=suggest(name, known),
+        )
+    return folder / f"{name}.qll"
+
+
+def resolve(
+    prop: str,
+    data: str,
+    *,
+    file: str | Path | None = None,
+    options: Mapping[str, Any] | None = None,
+    settings: Iterable[str] = (),
+) -> TrainConfig:
+    """Defaults of the paper, then the file, then options, then ``key=value`` settings.
+
+    >>> resolve("not-both", "dice").steps
+    30
+    """
+    values = paper_defaults(prop, data)
+    if file is not None:
+        _merge(values, read_config(file))
+    _merge(values, {k: v for k, v in (options or {}).items() if v is not None})
+    more, own = parse_settings(settings, parameters=_parameters_of(prop))
+    _merge(values, more)
+    for table in ("parameters", "judged"):
+        held = values.get(table)
+        if table == "parameters" or held is not None:
+            values[table] = {**(held or {}), **own}
+    values["property"], values["data"] = prop, data
+    return build(values)
+
+
+def build(values: Mapping[str, Any]) -> TrainConfig:
+    """The record, or one error that names the first wrong key."""
+    try:
+        config = TrainConfig.model_validate(dict(values))
+        config.record()
+        config.make_attack()
+        return config
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(str(part) for part in first["loc"])
+        known = sorted(TrainConfig.model_fields)
+        if first["type"] == "extra_forbidden":
+            raise InputError(
+                f"unknown setting '{key}'",
+                expected="a setting of a training run",
+                found=f"'{key}'",
+                fix=suggest(key, known),
+            ) from error
+        raise InputError(
+            f"setting '{key}' has a wrong value",
+            expected=str(first["msg"]).lower(),
+            found=repr(first["input"]),
+            fix=f"pass --set {key}=VALUE with such a value",
+        ) from error
+
+
+def paper_defaults(prop: str, data: str) -> dict[str, Any]:
+    """The paper's values for a property and a data set; general ones where it has none."""
+    text = resources.files("qll.training").joinpath("defaults.toml").read_text(encoding="utf-8")
+    tables = tomllib.loads(text)
+    values: dict[str, Any] = {}
+    for table in (
+        tables["default"],
+        tables.get("data", {}).get(data, {}),
+        tables.get("property", {}).get(prop, {}),
+        tables.get("pair", {}).get(f"{prop}/{data}", {}),
+    ):
+        _merge(values, table)
+    return values
+
+
+def read_config(path: str | Path) -> dict[str, Any]:
+    """A TOML file with any of the settings."""
+    try:
+        values = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(
+            "the configuration cannot be read",
+            where=str(path),
+            expected="a TOML file in UTF-8",
+            found=str(getattr(error, "strerror", None) or "bytes that are not UTF-8"),
+            fix="check the path given to --config",
+        ) from error
+    except tomllib.TOMLDecodeError as error:
+        raise InputError(
+            "the configuration is not TOML",
+            where=str(path),
+            expected="lines such as 'epochs = 100'",
+            found=str(error),
+            fix="correct that line",
+        ) from error
+    return values
+
+
+def parse_settings(
+    settings: Iterable[str], *, parameters: Container[str] = ()
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """``key=value`` texts, values as in TOML, else plain text; ``a.b=1`` reaches into a table.
+
+    Apart from these, those of the property's own ``parameters``: a bare ``epsilon=0.1`` is where
+    the property is trained and judged.
+
+    >>> parse_settings(["epochs=3", "epsilon=0.1"], parameters={"epsilon"})
+    ({'epochs': 3}, {'epsilon': 0.1})
+    """
+    values: dict[str, Any] = {}
+    own: dict[str, Any] = {}
+    for setting in settings:
+        key, sign, text = setting.partition("=")
+        key = key.strip()
+        if not sign or not key:
+            raise InputError(
+                "a setting has no value",
+                expected="key=value",
+                found=f"'{setting}'",
+                fix="write --set epochs=20, say",
+            )
+        value = _toml_value(text.strip())
+        # 'epsilon' is also a schedule: a plain number is the parameter.
+        if key in parameters and not isinstance(value, dict):
+            own[key] = value
+            continue
+        table = value
+        for part in reversed(key.split(".")):
+            table = {part: table}
+        _merge(values, table)
+    return values, own
+
+
+def _parameters_of(prop: str) -> set[str]:
+    return {p.name for p in load(prop).specification.parameters}
+
+
+def _toml_value(text: str) -> Any:
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def _merge(values: dict[str, Any], more: Mapping[str, Any]) -> None:
+    """Tables of names merge key by key; everything else is replaced."""
+    for key, value in more.items():
+        held = values.get(key)
+        if isinstance(held, dict) and isinstance(value, Mapping):
+            values[key] = {**held, **value}
+        else:
+            values[key] = dict(value) if isinstance(value, Mapping) else value
+
+
+def check_property(config: TrainConfig, outputs: int) -> None:
+    """A property whose index sets do not fit the network is named before any work."""
+    for prop in (config.judged_property(outputs), config.trained_property(outputs)):
+        try:
+            prop.ground((0,) if prop.uses_labels else None, read_logic("qll"), outputs=outputs)
+        except QllError as error:
+            place = f"property '{config.property}' on a network with {outputs} outputs"
+            raise error.at(error.where or place) from None

@@ -1,0 +1,368 @@
+"""The training loop: prediction and property, balanced, epoch by epoch, into a run folder."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from qll.attacks.problem import Points
+from qll.data.base import DataSet, Progress
+from qll.data.base import load as load_data
+from qll.errors import InputError, RunError
+from qll.logics.base import Logic
+from qll.metrics import Evaluation, evaluate, prediction_accuracy
+from qll.property import Property
+from qll.training.checks import check_device, check_network, check_same, split_rows
+from qll.training.config import TrainConfig, check_property
+from qll.training.loss import PropertyTerm, combine, reduce_losses
+from qll.training.methods import METHODS, Method, Setup, Step
+from qll.training.prediction import correct_predictions, prediction_loss
+from qll.training.progress import Reporter, Silent
+from qll.training.run import RunFolder
+from qll.training.schedule import cosine
+from qll.training.streams import generator, seeded, stream_seed
+
+
+@dataclass(frozen=True, eq=False)
+class TrainedRun:
+    """What a finished run gives."""
+
+    model: nn.Module
+    config: TrainConfig
+    evaluation: Evaluation
+    rows: list[dict[str, Any]]
+    folder: RunFolder | None
+
+
+def train(
+    config: TrainConfig,
+    out: str | Path | None = None,
+    *,
+    resume: bool = False,
+    data: DataSet | None = None,
+    model: nn.Module | None = None,
+    reporter: Reporter | None = None,
+    download: Progress | None = None,
+) -> TrainedRun:
+    """Train as ``config`` says; with ``out``, into a run folder that can be resumed.
+
+    ``model`` starts from a network of yours instead of a new one; ``data`` likewise. Ctrl-C ends
+    the run after the last finished epoch, exported and resumable, and is raised again.
+    """
+    folder = None
+    if out is not None:
+        folder = RunFolder.open(out) if resume else RunFolder.create(out, config)
+        if resume:
+            check_same(folder, config)
+    data = load_configured(config, progress=download) if data is None else data
+    trainer = Trainer(config, data, model, folder, reporter or Silent())
+    if folder is None:
+        return trainer.run()
+    with folder.locked():
+        return trainer.run()
+
+
+def load_configured(config: TrainConfig, progress: Progress | None = None) -> DataSet:
+    return load_data(config.data, config.data_dir, progress=progress, **config.data_options)
+
+
+def build_model(config: TrainConfig, data: DataSet) -> nn.Module:
+    """The network of a run before its first step."""
+    from qll.networks.models import create
+
+    channels, height, width = data.shape
+    shape: dict[str, Any] = {
+        "in_channels": channels,
+        "height": height,
+        "width": width,
+        "outputs": len(data.classes),
+        "mean": data.mean,
+        "std": data.std,
+    }
+    with seeded(config.seed, "init"):
+        return create(config.network, **{**shape, **config.network_options}).to(config.device)
+
+
+class _Totals(dict[str, float]):
+    """Sums over an epoch."""
+
+    def add(self, **values: float) -> None:
+        for name, value in values.items():
+            self[name] = self.get(name, 0.0) + value
+
+    def mean(self, name: str, over: str) -> float | None:
+        return self[name] / self[over] if name in self else None
+
+
+@dataclass(frozen=True, eq=False)
+class _Batch:
+    x: Tensor
+    labels: Tensor
+    prop: Property
+    logic: Logic | None
+    epoch: int
+    index: int
+
+
+class Trainer:
+    """The state of a run in memory. Use ``train``; this is for those who add to the loop."""
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        data: DataSet,
+        model: nn.Module | None,
+        folder: RunFolder | None,
+        reporter: Reporter,
+    ) -> None:
+        self.config, self.data, self.folder, self.reporter = config, data, folder, reporter
+        check_device(config.device)
+        self.model = build_model(config, data) if model is None else model.to(config.device)
+        self.outputs = len(data.classes)
+        check_property(config, self.outputs)
+        check_network(self.model, data, config.device)
+        self.judged = config.judged_property(self.outputs)
+        self.trained = config.trained_property(self.outputs)
+        self.logic = config.record()
+        self.method: Method | None = None
+        if self.logic is not None:
+            self.method = METHODS[config.method](Setup(config, self.model, data))
+        self.balance = config.make_balance()
+        self.optimiser = torch.optim.AdamW(
+            self.model.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay
+        )
+        self.rows: list[dict[str, Any]] = []
+        self.train_rows, self.validation_rows = split_rows(len(data.train), config.validation)
+
+    def run(self) -> TrainedRun:
+        done = self._restore()
+        config = self.config
+        earlier = self.folder.evaluation() if self.folder is not None else None
+        if done >= config.epochs and earlier is not None:
+            return TrainedRun(self.model, config, earlier, self.rows, self.folder)
+        steps = math.ceil(len(self.train_rows) / config.batch_size)
+        self.reporter.start(title(config), config.epochs, steps, done)
+        try:
+            for epoch in range(done, config.epochs):
+                row = self._epoch(epoch)
+                self.rows.append(row)
+                if self.folder is not None:
+                    self.folder.finish_epoch(epoch + 1, row, self.model, self.optimiser)
+                self.reporter.epoch(row)
+        except KeyboardInterrupt:
+            if self._restore():
+                self._export()
+            raise
+        if self.method is not None:
+            self.method.finish()
+        evaluation = self.evaluate()
+        self._export()
+        if self.folder is not None:
+            self.folder.save_evaluation(evaluation)
+            self._draw()
+        return TrainedRun(self.model, config, evaluation, self.rows, self.folder)
+
+    def evaluate(self, split: str = "test") -> Evaluation:
+        """All figures on the whole test set, or on the validation images."""
+        x, labels = self._images(split)
+        config = self.config
+        return evaluate(
+            self.model,
+            self.judged,
+            x,
+            labels,
+            attack=config.make_attack(),
+            logic=self.logic,
+            oracle=config.oracle,
+            attacked=config.attacked_property(self.outputs),
+            task=self.data.task,
+            samples=config.samples,
+            seed=stream_seed(config.seed, "evaluate"),
+            engine=config.engine,
+        )
+
+    # --- one epoch ---
+
+    def _epoch(self, epoch: int) -> dict[str, Any]:
+        config, begun = self.config, time.perf_counter()
+        rate = config.learning_rate
+        shuffle = torch.randperm(
+            len(self.train_rows), generator=generator(config.seed, "shuffle", epoch)
+        )
+        order = self.train_rows[shuffle]
+        chance = generator(config.seed, "augment", epoch)
+        totals = _Totals()
+        prop, logic = self._scheduled(epoch)
+        self.model.train()
+        with seeded(config.seed, "network", epoch):
+            for index, rows in enumerate(torch.split(order, config.batch_size)):
+                if config.learning_rate_schedule == "cosine":
+                    place = epoch + index * config.batch_size / len(order)
+                    rate = config.learning_rate * cosine(place, config.epochs)
+                    self._set_rate(rate)
+                x, labels = self.data.train.batch(rows)
+                if config.augment:
+                    x = self.data.augment(x, chance)
+                x, labels = x.to(config.device), labels.to(config.device)
+                self._step(_Batch(x, labels, prop, logic, epoch, index), totals)
+                self.reporter.step()
+        row = self._summary(epoch, totals, prop, logic)
+        row["learning_rate"] = rate
+        if config.evaluate_every and (epoch + 1) % config.evaluate_every == 0:
+            split = "validation" if len(self.validation_rows) else "test"
+            row[split] = self.evaluate(split).to_json()
+        row["seconds"] = time.perf_counter() - begun
+        return row
+
+    def _step(self, batch: _Batch, totals: _Totals) -> None:
+        y = self.model(batch.x)
+        prediction = prediction_loss(y, batch.labels, self.data.task)
+        self._check_finite(prediction, "prediction", batch)
+        total = prediction
+        if self.method is not None and batch.logic is not None:
+            seed = stream_seed(self.config.seed, "attack", batch.epoch, batch.index)
+            step = Step(batch.x, batch.labels, y, batch.prop, batch.logic, batch.epoch, seed)
+            term = self._term(self.method, step, batch)
+            property_loss = reduce_losses(term.losses, self._floor())
+            total, weight = combine(self.model, prediction, property_loss, self.balance)
+            self._check_finite(total, "combined", batch, term.points)
+            totals.add(
+                weight=float(weight.value),
+                prediction_norm=float(weight.prediction_norm),
+                property_norm=float(weight.property_norm),
+                property=float(property_loss.detach()) * len(y),
+                satisfied=float(term.satisfied.sum()),
+            )
+        self.optimiser.zero_grad(set_to_none=True)
+        total.backward()  # type: ignore[no-untyped-call]
+        self.optimiser.step()
+        if self.method is not None:
+            self.method.after_step()
+        good, predicted = correct_predictions(y.detach(), batch.labels, self.data.task)
+        totals.add(
+            steps=1,
+            samples=len(y),
+            prediction=float(prediction.detach()) * len(y),
+            good=good,
+            predicted=predicted,
+        )
+
+    def _term(self, method: Method, step: Step, batch: _Batch) -> PropertyTerm:
+        try:
+            term = method.term(step)
+            reduce_losses(term.losses.detach(), self._floor())
+        except (InputError, RunError) as error:
+            if torch.isfinite(step.outputs).all() and self._finite_weights():
+                raise
+            raise self._stopped("property", error.found, batch) from error
+        return term
+
+    def _finite_weights(self) -> bool:
+        return all(bool(torch.isfinite(p).all()) for p in self.model.parameters())
+
+    def _check_finite(
+        self, loss: Tensor, name: str, batch: _Batch, points: Points | None = None
+    ) -> None:
+        value = float(loss.detach())
+        if not math.isfinite(value):
+            raise self._stopped(name, str(value), batch, points)
+
+    def _stopped(
+        self, name: str, found: str, batch: _Batch, points: Points | None = None
+    ) -> RunError:
+        where = f"epoch {batch.epoch + 1}, step {batch.index + 1}"
+        fix = f"lower learning_rate (now {self.config.learning_rate:g})"
+        if self.folder is not None:
+            path = self.folder.save_batch(batch.x, batch.labels, points or {})
+            where = f"{self.folder.path}, {where}"
+            fix += f"; the batch is in {path.name}, the epochs before are kept"
+        return RunError(
+            f"the {name} loss is not finite",
+            where=where,
+            expected="a finite number",
+            found=found,
+            fix=fix,
+        )
+
+    def _summary(
+        self, epoch: int, totals: _Totals, prop: Property, logic: Logic | None
+    ) -> dict[str, Any]:
+        x, labels = self._images("validation" if len(self.validation_rows) else "test")
+        pacc = prediction_accuracy(self.model, x, labels, task=self.data.task)
+        satisfied = totals.mean("satisfied", "samples")
+        row: dict[str, Any] = {
+            "epoch": epoch + 1,
+            "prediction_loss": totals.mean("prediction", "samples"),
+            "property_loss": totals.mean("property", "samples"),
+            "lambda": totals.mean("weight", "steps"),
+            "prediction_norm": totals.mean("prediction_norm", "steps"),
+            "property_norm": totals.mean("property_norm", "steps"),
+            "train_pacc": totals.mean("good", "predicted"),
+            "train_csec": satisfied,
+            "pacc": pacc.value,
+        }
+        if self.config.hardness is not None and logic is not None:
+            row["hardness"] = logic.hardness
+        if self.config.epsilon is not None:
+            row["epsilon"] = prop.value_of("epsilon")
+        return row
+
+    # --- how ---
+
+    def _floor(self) -> float | None:
+        return self.config.floor if self.config.as_published else None
+
+    def _scheduled(self, epoch: int) -> tuple[Property, Logic | None]:
+        config = self.config
+        logic = None if epoch < config.delay else self.logic
+        prop = self.trained
+        if config.hardness is not None and logic is not None:
+            logic = logic.harden(config.hardness.ramp().at(epoch))
+        if config.epsilon is not None:
+            prop = prop.with_parameters(epsilon=config.epsilon.ramp().at(epoch))
+        return prop, logic
+
+    def _set_rate(self, rate: float) -> None:
+        for group in self.optimiser.param_groups:
+            group["lr"] = rate
+
+    def _images(self, split: str) -> tuple[Tensor, Tensor]:
+        if split == "validation":
+            x, labels = self.data.train.batch(self.validation_rows)
+        else:
+            x = torch.from_numpy(self.data.test.images)
+            labels = torch.from_numpy(self.data.test.labels)
+        return x.to(self.config.device), labels.to(self.config.device)
+
+    def _restore(self) -> int:
+        """Back to the last finished epoch; its number."""
+        if self.folder is None:
+            return len(self.rows)
+        checkpoint = self.folder.latest()
+        if checkpoint is None:
+            return 0
+        checkpoint.restore(self.model, self.optimiser)
+        self.rows = self.folder.rows()
+        return checkpoint.epoch
+
+    def _export(self) -> None:
+        if self.folder is not None and not self.folder.save_onnx(self.model, self.data.shape):
+            self.reporter.note("no model.onnx: pip install 'qll[onnx]' to export it")
+        self.model.to(self.config.device)
+
+    def _draw(self) -> None:
+        from qll.training.pictures import draw_samples
+
+        if self.folder is not None and not draw_samples(self, self.folder.path / "samples.png"):
+            self.reporter.note("no samples.png: pip install 'qll[train]' to draw it")
+
+
+def title(config: TrainConfig) -> str:
+    how = config.logic if config.is_baseline else f"{config.logic}, {config.method}"
+    return f"{config.property} on {config.data} ({how}, seed {config.seed})"

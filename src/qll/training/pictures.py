@@ -1,0 +1,41 @@
+"""Pictures of a run: test images, the worst points found around them, and the difference."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from qll.errors import MissingExtra
+
+if TYPE_CHECKING:
+    from qll.training.loop import Trainer
+
+_SHOWN = 6
+
+
+def draw_samples(trainer: Trainer, path: Path) -> bool:
+    """False without the package that draws."""
+    from qll.data.pictures import save_comparison
+
+    config, data = trainer.config, trainer.data
+    if data.shape[0] not in (1, 3):
+        return True
+    x, labels = data.test.batch(slice(0, _SHOWN))
+    found = config.make_attack()(
+        trainer.model,
+        config.attacked_property(trainer.outputs),
+        x.to(config.device),
+        labels.to(config.device),
+        logic=config.oracle,
+        judge=trainer.judged,
+        engine=config.engine,
+    )
+    captions = [
+        f"{'violated' if bad else 'not falsified'}, margin {margin:.3g}"
+        for bad, margin in zip(found.falsified.tolist(), found.margins.tolist(), strict=True)
+    ]
+    try:
+        save_comparison(path, x.numpy(), found.x.cpu().numpy(), captions=captions)
+    except MissingExtra:
+        return False
+    return True

@@ -1,0 +1,82 @@
+"""The prediction loss of a task."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from qll.errors import InputError
+
+Task = Literal["single-label", "multi-label", "regression"]
+TASKS: tuple[Task, ...] = ("single-label", "multi-label", "regression")
+
+
+def prediction_loss(y: Tensor, labels: Tensor, task: str) -> Tensor:
+    """Cross-entropy, binary cross-entropy of the logits, or mean squared error; a batch's mean."""
+    check_labels(y, labels, task)
+    if task == "single-label":
+        return functional.cross_entropy(y, labels)
+    if task == "multi-label":
+        return functional.binary_cross_entropy_with_logits(y, labels.to(y.dtype))
+    return functional.mse_loss(y, labels.to(y.dtype).reshape(y.shape))
+
+
+def correct_predictions(y: Tensor, labels: Tensor, task: str) -> tuple[int, int]:
+    """How many predictions are right, of how many: images by their largest output; labels one by
+    one (Hamming), predicted iff the logit is above 0."""
+    check_labels(y, labels, task)
+    if task == "single-label":
+        return int((y.argmax(1) == labels).sum()), len(labels)
+    if task == "multi-label":
+        return int(((y > 0) == labels.bool()).sum()), labels.numel()
+    raise InputError(
+        "a regression has no share of right predictions",
+        expected="a single-label or multi-label task",
+        found=f"'{task}'",
+        fix="look at the mean squared error",
+    )
+
+
+def check_labels(y: Tensor, labels: Tensor, task: str) -> None:
+    """Labels of the wrong kind or range, named before torch's index error."""
+    if task not in TASKS:
+        raise InputError(
+            f"unknown task '{task}'",
+            expected=" or ".join(TASKS),
+            found=f"'{task}'",
+            fix="pass task='single-label'",
+        )
+    batch, outputs = y.shape
+    if task == "regression":
+        fits = labels.numel() == y.numel()
+        wanted = f"{batch} x {outputs} numbers"
+    elif task == "multi-label":
+        fits = tuple(labels.shape) == (batch, outputs)
+        wanted = f"zeros and ones of shape ({batch}, {outputs})"
+        fits = fits and (labels.dtype == torch.bool or bool(((labels == 0) | (labels == 1)).all()))
+    else:
+        fits = tuple(labels.shape) == (batch,) and not labels.is_floating_point()
+        wanted = f"{batch} classes from 0 to {outputs - 1}"
+        fits = fits and (batch == 0 or _in_range(labels, outputs))
+    if not fits:
+        raise InputError(
+            f"labels do not fit a {task} task",
+            expected=wanted,
+            found=f"{labels.dtype} of shape {tuple(labels.shape)}{_extremes(labels)}",
+            fix="check the labels, and that the network has an output for each class",
+        )
+
+
+def _in_range(labels: Tensor, outputs: int) -> bool:
+    low, high = torch.aminmax(labels)
+    return bool(low >= 0) and bool(high < outputs)
+
+
+def _extremes(labels: Tensor) -> str:
+    if not labels.numel() or labels.dtype == torch.bool:
+        return ""
+    low, high = torch.aminmax(labels)
+    return f", from {low.item():g} to {high.item():g}"
