@@ -128,7 +128,23 @@ class Region:
                 low = torch.maximum(low, points["x"] - self.radius2)
                 high = torch.minimum(high, points["x"] + self.radius2)
             points["x2"] = torch.clamp(points["x2"], low, high)
+            ties = self._ties()
+            if ties:
+                flat = points["x2"].flatten(1).clone()
+                flat[:, ties] = points["x"].flatten(1)[:, ties]
+                points["x2"] = flat.reshape(points["x2"].shape)
         return points
+
+    def _ties(self) -> list[int]:
+        """Inputs with ``x2[k] == x[k]``: kept equal exactly, where projections come only close."""
+        found = set(self.constraints2)
+        return [
+            k
+            for constraint in self.constraints2
+            for k in [constraint.terms[0][0][1]]
+            if constraint == Affine(((("x", k), 1.0), (("x2", k), -1.0)), 0.0)
+            and Affine(((("x", k), -1.0), (("x2", k), 1.0)), 0.0) in found
+        ]
 
     def _value(self, constraint: Affine, points: Mapping[str, Tensor]) -> Tensor:
         flat = {"x0": self.x0.flatten(1), **{name: t.flatten(1) for name, t in points.items()}}
