@@ -141,6 +141,7 @@ class Region:
         return [
             k
             for constraint in self.constraints2
+            if constraint.terms
             for k in [constraint.terms[0][0][1]]
             if constraint == Affine(((("x", k), 1.0), (("x2", k), -1.0)), 0.0)
             and Affine(((("x", k), -1.0), (("x2", k), 1.0)), 0.0) in found
