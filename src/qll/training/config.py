@@ -290,6 +290,11 @@ def _toml_value(text: str) -> Any:
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
+        pass
+    try:
+        top, _, bottom = text.partition("/")
+        return float(top) / float(bottom)  # 4/255
+    except (ValueError, ZeroDivisionError):
         return text
 
 

@@ -68,6 +68,22 @@ def train(
         return trainer.run()
 
 
+def open_run(path: str | Path, *, data: DataSet | None = None) -> Trainer:
+    """A run read back from its folder, at its last finished epoch: to evaluate or to look at."""
+    folder = RunFolder.open(path)
+    config = folder.config()
+    trainer = Trainer(config, data or load_configured(config), None, folder, Silent())
+    if not trainer.restore() and config.epochs:
+        raise RunError(
+            "this run has no finished epoch",
+            where=str(folder.path),
+            expected="a checkpoint",
+            found="none",
+            fix="go on with it: qll train --resume --out FOLDER",
+        )
+    return trainer
+
+
 def load_configured(config: TrainConfig, progress: Progress | None = None) -> DataSet:
     return load_data(config.data, config.data_dir, progress=progress, **config.data_options)
 
@@ -141,7 +157,7 @@ class Trainer:
         self.train_rows, self.validation_rows = split_rows(len(data.train), config.validation)
 
     def run(self) -> TrainedRun:
-        done = self._restore()
+        done = self.restore()
         config = self.config
         earlier = self.folder.evaluation() if self.folder is not None else None
         if done >= config.epochs and earlier is not None:
@@ -156,13 +172,13 @@ class Trainer:
                     self.folder.finish_epoch(epoch + 1, row, self.model, self.optimiser)
                 self.reporter.epoch(row)
         except KeyboardInterrupt:
-            if self._restore():
-                self._export()
+            if self.restore():
+                self.export()
             raise
         if self.method is not None:
             self.method.finish()
         evaluation = self.evaluate()
-        self._export()
+        self.export()
         if self.folder is not None:
             self.folder.save_evaluation(evaluation)
             self._draw()
@@ -340,7 +356,7 @@ class Trainer:
             labels = torch.from_numpy(self.data.test.labels)
         return x.to(self.config.device), labels.to(self.config.device)
 
-    def _restore(self) -> int:
+    def restore(self) -> int:
         """Back to the last finished epoch; its number."""
         if self.folder is None:
             return len(self.rows)
@@ -351,7 +367,7 @@ class Trainer:
         self.rows = self.folder.rows()
         return checkpoint.epoch
 
-    def _export(self) -> None:
+    def export(self) -> None:
         if self.folder is not None and not self.folder.save_onnx(self.model, self.data.shape):
             self.reporter.note("no model.onnx: pip install 'qll[onnx]' to export it")
         self.model.to(self.config.device)

@@ -1,0 +1,73 @@
+"""A network read from ONNX as a torch module, so that it can be differentiated.
+
+The folded form, rounded to float32: good for searching. What it finds is judged on the network
+itself (``qll.networks.Network.runtime``), never here.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from qll.networks import ReluForm
+
+
+def folded_module(form: ReluForm) -> nn.Module:
+    """A chain becomes the plain layers that the kernels know; anything else a module of its own."""
+    if not form.is_chain:
+        return _Branching(form)
+    parts: list[nn.Module] = [nn.Flatten()]
+    for k, layer in enumerate(form.layers):
+        if k:
+            parts.append(nn.ReLU())
+        parts.append(_linear(layer.terms[0][1], layer.bias))
+    return nn.Sequential(*parts).eval()
+
+
+class _Branching(nn.Module):
+    """``z_k = bias_k + sum_j W[k][j] relu(z_j)``, with several sources for a layer."""
+
+    def __init__(self, form: ReluForm) -> None:
+        super().__init__()
+        self._sources = [[source for source, _ in layer.terms] for layer in form.layers]
+        self.blocks = nn.ModuleList(
+            nn.ModuleList(
+                _linear(weight, layer.bias if k == 0 else np.zeros_like(layer.bias))
+                for k, (_, weight) in enumerate(layer.terms)
+            )
+            for layer in form.layers
+        )
+        self._constants = [
+            torch.from_numpy(layer.bias.astype(np.float32)) if not layer.terms else None
+            for layer in form.layers
+        ]
+        self.eval()
+
+    def forward(self, x: Tensor) -> Tensor:
+        values = [x.flatten(1)]
+        z = values[0]
+        for sources, blocks, constant in zip(
+            self._sources, self.blocks, self._constants, strict=True
+        ):
+            if constant is not None:
+                z = constant.expand(len(x), -1)
+            else:
+                parts = [
+                    block(values[source])
+                    for source, block in zip(sources, blocks, strict=True)  # type: ignore[call-overload]
+                ]
+                z = torch.stack(parts).sum(0)
+            values.append(torch.relu(z))
+        return z
+
+
+def _linear(weight: Any, bias: Any) -> nn.Linear:
+    dense = weight if isinstance(weight, np.ndarray) else weight.toarray()
+    layer = nn.Linear(dense.shape[1], dense.shape[0])
+    with torch.no_grad():
+        layer.weight.copy_(torch.from_numpy(np.ascontiguousarray(dense, dtype=np.float32)))
+        layer.bias.copy_(torch.from_numpy(np.ascontiguousarray(bias, dtype=np.float32)))
+    return layer

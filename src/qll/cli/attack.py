@@ -1,0 +1,167 @@
+"""``qll attack``: search for counterexamples and keep them, as arrays and as pictures."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from qll.cli.options import parse_settings
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from qll.attacks import Attack
+    from qll.networks import Network
+    from qll.property import Property
+
+_PICTURES = 16
+
+
+def attack(
+    prop: Annotated[str, typer.Argument(metavar="PROPERTY", help="A property or a .qll file.")],
+    network: Annotated[Path, typer.Option(help="An ONNX file.")],
+    data: Annotated[str, typer.Option(help="mnist, fashion, dice, dice-rendered.")],
+    data_dir: Annotated[str | None, typer.Option(help="Where the data files are.")] = None,
+    count: Annotated[int, typer.Option(help="Test images to attack; 0 for all.")] = 100,
+    logic: Annotated[str, typer.Option(help="Whose loss is driven up.")] = "qll:5",
+    method: Annotated[
+        str, typer.Option("--attack", help="apgd:STEPS,restarts=N or pgd:STEPS,step=S.")
+    ] = "apgd:50,restarts=4",
+    mean: Annotated[float | None, typer.Option(help="If the network takes normalised input.")] = (
+        None
+    ),
+    std: Annotated[float | None, typer.Option(help="Its deviation.")] = None,
+    seed: Annotated[int, typer.Option(help="Seeds the random starts.")] = 0,
+    out: Annotated[Path | None, typer.Option(help="A folder for the counterexamples.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="A parameter: --set epsilon=0.1.")
+    ] = None,
+) -> None:
+    """Attack a network on test images. A counterexample lies in the region and violates the
+    property as ONNX Runtime runs the network.
+
+    Example: qll attack not-both --network net.onnx --data dice-rendered --out found
+    """
+    from qll.attacks import attack as read_attack
+    from qll.attacks.folded import folded_module
+    from qll.data import load as load_data
+    from qll.networks import load as load_network
+    from qll.properties import load
+
+    images = load_data(data, data_dir)
+    handle = load_network(network, mean=mean, std=std)
+    given = load(prop, outputs=handle.output_size).with_parameters(**parse_settings(settings))
+    x, labels = images.test.batch(slice(0, count or None))
+    _check_fits(handle, tuple(x.shape[1:]), network)
+    found = _search(
+        folded_module(handle.relu_form), handle, given, x, labels, read_attack(method), logic, seed
+    )
+    if out is not None:
+        _keep(out, x, labels, found)
+    falsified = int(found["falsified"].sum())
+    summary = {
+        "attacked": len(x),
+        "falsified": falsified,
+        "not_falsified": len(x) - falsified,
+        "worst_margin": float(found["margins"].min()) if len(x) else None,
+        "out": None if out is None else str(out),
+    }
+    if as_json:
+        typer.echo(json.dumps(summary))
+        return
+    typer.echo(f"{falsified} of {len(x)} regions falsified, {len(x) - falsified} not falsified")
+    if out is not None and falsified:
+        typer.echo(f"counterexamples: {out}")
+
+
+def _search(
+    model: nn.Module,
+    network: Network,
+    prop: Property,
+    x: Tensor,
+    labels: Tensor,
+    attack: Attack,
+    logic: str,
+    seed: int,
+) -> dict[str, Any]:
+    """Points from the folded network, judged as ONNX Runtime runs the file."""
+    import torch
+
+    from qll.attacks.problem import other_points
+    from qll.regions import Region
+
+    region = Region.of(prop, x)
+    points = attack.find(model, prop, x, labels, logic=logic, region=region, seed=seed)
+
+    class Runtime(torch.nn.Module):
+        def forward(self, batch: Tensor) -> Tensor:
+            return torch.from_numpy(network.runtime(batch.numpy()))
+
+    real = Runtime()
+    y0 = real(x) if "y0" in prop.sources else None
+    others = other_points(real, prop, points, x0=x, y0=y0)
+    y = real(points["x"])
+    margins = prop.margin(y, labels=labels, **{k: t.to(y.dtype) for k, t in others.items()})
+    inside = region.contains(points)
+    return {"points": points, "margins": margins, "falsified": inside & (margins < 0), "y": y}
+
+
+def _check_fits(network: Network, shape: tuple[int, ...], path: Path) -> None:
+    from qll.errors import NetworkError
+
+    if tuple(network.input_shape) != shape:
+        raise NetworkError(
+            "the network does not take these images",
+            where=str(path),
+            expected=f"inputs of shape {shape}",
+            found=str(tuple(network.input_shape)),
+            fix="choose the data set that the network was trained on",
+        )
+
+
+def _keep(out: Path, x: Tensor, labels: Tensor, found: dict[str, Any]) -> None:
+    import io
+
+    import numpy as np
+
+    from qll.data.pictures import save_comparison
+    from qll.errors import MissingExtra
+    from qll.training.files import write_atomically, write_error
+
+    rows = np.flatnonzero(found["falsified"].numpy())
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise write_error(out, error) from error
+    arrays = {
+        "index": rows,
+        "clean": x.numpy()[rows],
+        "labels": labels.numpy()[rows],
+        "outputs": found["y"].numpy()[rows],
+        "margin": found["margins"].numpy()[rows],
+        **{f"attacked_{name}": t.numpy()[rows] for name, t in found["points"].items()},
+    }
+    content = io.BytesIO()
+    np.savez_compressed(content, allow_pickle=False, **arrays)
+    write_atomically(out / "counterexamples.npz", content.getvalue())
+    shown = rows[:_PICTURES]
+    if not len(shown) or x.dim() != 4 or x.shape[1] not in (1, 3):
+        return
+    captions = [f"image {row}, margin {found['margins'][row]:.3g}" for row in shown.tolist()]
+    try:
+        save_comparison(
+            out / "counterexamples.png",
+            x.numpy()[shown],
+            found["points"]["x"].numpy()[shown],
+            captions=captions,
+        )
+    except MissingExtra:
+        typer.echo("no pictures: pip install 'qll[train]' to draw them", err=True)
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(attack)

@@ -1,0 +1,169 @@
+"""``qll train``: a network that satisfies a property, by the paper's recipe or another."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from qll.training.config import TrainConfig
+
+
+def train(
+    prop: Annotated[
+        str | None,
+        typer.Argument(metavar="PROPERTY", help="A shipped property or a .qll file."),
+    ] = None,
+    data: Annotated[str | None, typer.Option(help="mnist, fashion, dice, dice-rendered.")] = None,
+    data_dir: Annotated[
+        str | None, typer.Option(help="Where the data files are; else they are downloaded.")
+    ] = None,
+    logic: Annotated[
+        str | None, typer.Option(help="qll:5, stl:5, dl2, ...; baseline: prediction alone.")
+    ] = None,
+    method: Annotated[str | None, typer.Option(help="How the property becomes a loss.")] = None,
+    network: Annotated[
+        str | None, typer.Option(help="A named network, or package.module:factory.")
+    ] = None,
+    epochs: Annotated[int | None, typer.Option(help="Default: the paper's 100.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seeds every random stream.")] = None,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda:0, ...")] = None,
+    out: Annotated[Path | None, typer.Option(help="The run's folder.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
+    config: Annotated[Path | None, typer.Option(help="A TOML file of settings.")] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="Any setting: --set alpha=0.3.")
+    ] = None,
+) -> None:
+    """Train a network on a property. Defaults are the paper's for the property and the data.
+
+    Example: qll train not-both --data dice-rendered --logic qll:5 --epochs 20 --out runs/dice
+    """
+    from qll.data.progress import terminal_progress
+    from qll.training.loop import train as run_training
+    from qll.training.progress import console_reporter
+
+    given: dict[str, Any] = {
+        "data_dir": data_dir,
+        "logic": logic,
+        "method": method,
+        "network": network,
+        "epochs": epochs,
+        "seed": seed,
+        "device": device,
+    }
+    if resume:
+        resolved = _resumed(prop, data, out, given, config, settings or [])
+    else:
+        resolved = _resolved(prop, data, given, config, settings or [])
+    folder = out or default_folder(resolved)
+    with terminal_progress() as download, console_reporter() as reporter:
+        try:
+            run = run_training(
+                resolved, folder, resume=resume, reporter=reporter, download=download
+            )
+        except KeyboardInterrupt:
+            reporter.note(
+                f"Stopped. {folder} holds every finished epoch; go on with: "
+                f"qll train --resume --out {folder}"
+            )
+            raise
+    typer.echo(f"run: {folder}")
+    for line in figures(run.evaluation.to_json()):
+        typer.echo(line)
+
+
+def default_folder(config: TrainConfig) -> Path:
+    name = Path(config.property).stem
+    logic = config.logic.replace(":", "").replace(",", "-").replace("=", "")
+    return Path("runs") / f"{name}-{config.data}-{logic}-{config.seed}"
+
+
+def figures(values: dict[str, Any]) -> list[str]:
+    """The figures of an evaluation, one a line."""
+    names = {
+        "pacc": "PAcc         right predictions",
+        "cacc": "CAcc         satisfied at random points",
+        "csec_self": "CSec (self)  not falsified, own logic",
+        "csec_qll": "CSec (QLL)   not falsified, QLL oracle",
+    }
+    lines = [
+        f"{text:44}{100 * values[name]['share']:6.1f} %   "
+        f"({values[name]['good']} of {values[name]['total']})"
+        for name, text in names.items()
+        if values.get(name) is not None
+    ]
+    if values.get("rmse") is not None:
+        lines.insert(0, f"{'RMSE         of the predictions':44}{values['rmse']:8.4g}")
+    for epsilon, share in values.get("csat", {}).items():
+        text = f"CSat         proved at epsilon {epsilon}"
+        lines.append(
+            f"{text:44}{100 * share['share']:6.1f} %   ({share['good']} of {share['total']})"
+        )
+    return lines
+
+
+def _resolved(
+    prop: str | None,
+    data: str | None,
+    given: dict[str, Any],
+    config: Path | None,
+    settings: list[str],
+) -> TrainConfig:
+    from qll.errors import InputError
+    from qll.training.config import read_config, resolve
+
+    held = read_config(config) if config is not None else {}
+    prop, data = prop or held.get("property"), data or held.get("data")
+    for name, value, example in (
+        ("PROPERTY", prop, "qll train classification-robustness"),
+        ("--data", data, "--data mnist"),
+    ):
+        if value is None:
+            raise InputError(
+                f"{name} is missing",
+                expected=f"{name}, or a --config that names it",
+                found="none",
+                fix=f"write {example}",
+            )
+    if given["logic"] is None and "logic" not in held:
+        given = {**given, "logic": "qll:5"}
+    return resolve(str(prop), str(data), file=config, options=given, settings=settings)
+
+
+def _resumed(
+    prop: str | None,
+    data: str | None,
+    out: Path | None,
+    given: dict[str, Any],
+    config: Path | None,
+    settings: list[str],
+) -> TrainConfig:
+    """The folder's own configuration; what is said again must be the same."""
+    from qll.errors import InputError, RunError
+    from qll.training.run import RunFolder
+
+    if out is None or config is not None or settings:
+        raise InputError(
+            "a run is resumed as it was started",
+            expected="--resume --out FOLDER, without --config and --set",
+            found="no --out" if out is None else "--config or --set",
+            fix="write qll train --resume --out FOLDER",
+        )
+    held = RunFolder.open(out).config()
+    for name, value in {"property": prop, "data": data, **given}.items():
+        if value is not None and getattr(held, name) != value:
+            raise RunError(
+                f"the run in this folder has another {name}",
+                where=str(out),
+                expected=str(getattr(held, name)),
+                found=str(value),
+                fix="leave it out to resume, or start a new run with another --out",
+            )
+    return held
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(train)
