@@ -91,6 +91,7 @@ CASES: dict[str, tuple[nn.Module, tuple[int, ...]]] = {
     "normalize-scalar": (nn.Sequential(Normalize(0.5, 0.3), nn.Conv2d(2, 1, 2)), (2, 3, 3)),
     "max-pool": (nn.MaxPool2d(2), (2, 6, 4)),
     "max-pool-pad": (nn.MaxPool2d(3, stride=2, padding=1, ceil_mode=True), (2, 6, 5)),
+    "max-pool-starts-in-padding": (nn.MaxPool2d(2, 3, padding=1, ceil_mode=True), (1, 4, 7)),
     "max-pool-1d": (nn.MaxPool1d(3, stride=2), (2, 9)),
     "average-pool": (nn.AvgPool2d(2), (2, 6, 4)),
     "average-pool-pad": (nn.AvgPool2d(3, stride=2, padding=1), (1, 5, 6)),
@@ -346,6 +347,23 @@ def test_subtraction_of_a_constant_is_written_as_addition() -> None:
     stored = {tensor.name for tensor in model.graph.initializer}
     for node in model.graph.node:
         assert node.op_type != "Sub" or not stored & set(node.input)
+
+
+@pytest.mark.parametrize(
+    ("function", "is_open"),
+    [
+        (lambda m, x: x.relu(), True),
+        (lambda m, x: x.reshape(1, -1), True),
+        (lambda m, x: x.transpose(0, 1), False),
+        (lambda m, x: x.mean(0, keepdim=True), False),
+        (lambda m, x: x.mean(), False),
+        (lambda m, x: torch.cat([x, x], 0), False),
+        (lambda m, x: x[0], False),
+    ],
+)
+def test_batch_axis_is_open_only_where_rows_stay_apart(function: Any, is_open: bool) -> None:
+    model = onnx.load_from_string(onnx_bytes(Call(function), input_shape=(1, 3)))
+    assert model.graph.input[0].type.tensor_type.shape.dim[0].HasField("dim_param") == is_open
 
 
 def test_marabou_reads_the_file(tmp_path: Path) -> None:

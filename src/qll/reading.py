@@ -205,7 +205,8 @@ class _Side:
         constant = torch.tensor(
             [[side.constant for side in row] for row in table], device=device, dtype=dtype
         )
-        self._constant = _by_label(constant)
+        # A table that is the same for every label is kept as it is used: (n, 1).
+        self._constant = _by_label(constant) if self._per_label else constant
         self._has_constant = bool((constant != 0).any()) or width == 0
         # (rows of z or None for all of them, coefficients or None for 1, whether row = label)
         self._terms: list[tuple[Tensor | None, Tensor | None, bool]] = []
@@ -220,7 +221,9 @@ class _Side:
                 whole = flat == list(range(max(rows.values()) + 1))
                 at = None if whole else torch.tensor(flat, device=device)
             factor = None if plain else torch.tensor(weight, device=device, dtype=dtype)
-            self._terms.append((at, None if factor is None else _by_label(factor), own))
+            if factor is not None and self._per_label:
+                factor = _by_label(factor)
+            self._terms.append((at, factor, own))
 
     def __call__(self, z: Tensor, pick: Tensor | None) -> Tensor:
         if not self._per_label:
@@ -234,9 +237,9 @@ class _Side:
                 at = pick.unsqueeze(0) if own or index is None else _of_label(index, pick)
                 value = z.gather(0, at)
             if weight is not None:
-                value = value * _of_label(weight, pick)
+                value = value * (weight if pick is None else _of_label(weight, pick))
             total = value if total is None else total + value
         if not self._has_constant and total is not None:
             return total
-        constant = _of_label(self._constant, pick)
+        constant = self._constant if pick is None else _of_label(self._constant, pick)
         return constant if total is None else total + constant

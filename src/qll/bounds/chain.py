@@ -92,9 +92,7 @@ class Chain:
     @cached_property
     def real(self) -> NDArray[np.bool_]:
         """Which entries of the flat arrays are neurons and not padding."""
-        ones = [
-            self.spread(k, np.ones(self.form.layers[k].width)) for k in range(self.layers)
-        ]
+        ones = [self.spread(k, np.ones(self.form.layers[k].width)) for k in range(self.layers)]
         return np.concatenate(ones) > 0
 
     @cached_property
@@ -162,7 +160,9 @@ class Chain:
             low, high = np.maximum(centre - spread, 0), np.maximum(centre + spread, 0)
         return np.concatenate(lows), np.concatenate(highs)
 
-    def node(self, low: Array, high: Array, objective: Array, offset: Array, label: int = 0) -> Node:
+    def node(
+        self, low: Array, high: Array, objective: Array, offset: Array, label: int = 0
+    ) -> Node:
         """A domain without splits, with CROWN's own slopes."""
         return Node(
             low=low,
@@ -244,9 +244,7 @@ class DualLanes:
             self._put(buffer, [getattr(node, name) for node in nodes])
         self._put(self.objective, [_padded(node.objective, self.objectives) for node in nodes])
         self._put(self.offset, [_padded(node.offset, self.objectives) for node in nodes])
-        for buffer, name in zip(
-            self.variables, ("alpha", "beta", "weight", "delta"), strict=True
-        ):
+        for buffer, name in zip(self.variables, ("alpha", "beta", "weight", "delta"), strict=True):
             if name == "weight":
                 self._put(buffer, [_padded(node.weight, self.objectives) for node in nodes])
             elif buffer.size and getattr(nodes[0], name).size:
@@ -266,8 +264,13 @@ class DualLanes:
         minimiser = self.minimiser.reshape(-1, self.lanes)
         gap = self.gap.reshape(-1, self.lanes)
         count = len(nodes)
-        alphas, betas, deltas = (np.ascontiguousarray(v[:, :count].T) for v in (values[0], values[1], values[3]))
-        points, gaps = np.ascontiguousarray(minimiser[:, :count].T), np.ascontiguousarray(gap[:, :count].T)
+        alphas, betas, deltas = (
+            np.ascontiguousarray(v[:, :count].T) for v in (values[0], values[1], values[3])
+        )
+        points, gaps = (
+            np.ascontiguousarray(minimiser[:, :count].T),
+            np.ascontiguousarray(gap[:, :count].T),
+        )
         for lane, node in enumerate(nodes):
             node.alpha, node.beta = alphas[lane], betas[lane]
             node.weight = values[2][: len(node.offset), lane].copy()
@@ -286,7 +289,9 @@ def _padded(values: Any, objectives: int) -> Any:
     return values.reshape(-1)
 
 
-def evaluate(chain: Chain, nodes: Sequence[Node], lower: Array, upper: Array, *, hull: bool = True) -> Array:
+def evaluate(
+    chain: Chain, nodes: Sequence[Node], lower: Array, upper: Array, *, hull: bool = True
+) -> Array:
     """The float64 bounds of the nodes' multipliers over the box."""
     from qll.kernels.dual_check import bound_of
 

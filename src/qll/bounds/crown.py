@@ -10,13 +10,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from qll.bounds.dual import DualBound
+from qll.bounds.groups import Array
+from qll.networks.relu_form import ReluForm
 
 # Entries of the largest temporary tensor; batches are cut to stay below it (8 bytes an entry).
 MOST_ENTRIES = 1 << 24
+# Layers up to this width are followed densely by the compiled reading.
+DENSE_WIDTH = 512
 
 
 @dataclass(frozen=True, eq=False)
@@ -178,6 +183,36 @@ class Crown(DualBound):
         pixel = pixel.expand(batch, count, -1)
         value = value + (pixel @ mid[:, :, None])[..., 0] - (pixel.abs() @ rad[:, :, None])[..., 0]
         return Rows(value, pixel, kept[::-1])
+
+
+class DenseChain:
+    """The compiled reading of `Crown` for a chain of small layers."""
+
+    def __init__(self, form: ReluForm) -> None:
+        blocks = [layer.terms[0][1] for layer in form.layers]
+        dense = [b if isinstance(b, np.ndarray) else np.asarray(b.toarray()) for b in blocks]
+        self.widths = np.array(form.widths, dtype=np.int64)
+        self.starts = np.concatenate([[0], np.cumsum(self.widths[1:])]).astype(np.int64)
+        self.at = np.concatenate([[0], np.cumsum([b.size for b in dense])])[:-1].astype(np.int64)
+        self.weights = np.concatenate([b.ravel() for b in dense])
+        self.bias = np.concatenate([layer.bias for layer in form.layers])
+
+    @staticmethod
+    def fits(form: ReluForm) -> bool:
+        return form.is_chain and max(form.widths) <= DENSE_WIDTH
+
+    def rows(self, lower: Array, upper: Array, rows: Array, constant: Array) -> tuple[Array, Array]:
+        """Lower bounds (N, m) of ``rows . z_L + constant`` and their input coefficients."""
+        from qll.kernels.dual_boxes import crown_boxes
+
+        values = np.empty((len(lower), len(rows)))
+        inputs = np.empty((len(lower), len(rows), lower.shape[1]))
+        crown_boxes(
+            self.widths, self.starts, self.at, self.weights, self.bias,
+            np.ascontiguousarray(lower), np.ascontiguousarray(upper),
+            np.ascontiguousarray(rows), np.ascontiguousarray(constant), values, inputs,
+        )  # fmt: skip
+        return values, inputs
 
 
 def _absolute(matrix: Tensor) -> Tensor:

@@ -248,7 +248,9 @@ class DualBound:
         lower, upper = domains.lower[:, inputs], domains.upper[:, inputs]
         points = torch.zeros_like(shared)
         for g, (rows, copies, weights) in enumerate(pieces):
-            free = torch.where(unstable[:, rows], negative[:, rows], torch.zeros_like(negative[:, rows]))
+            free = torch.where(
+                unstable[:, rows], negative[:, rows], torch.zeros_like(negative[:, rows])
+            )
             if not groups.hull[g]:
                 free = torch.zeros_like(free)
             kept = back[:, rows] - free * chord[:, rows]

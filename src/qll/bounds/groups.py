@@ -53,9 +53,14 @@ def group_neurons(weight: Any, input_size: int) -> Groups:
         support = supports[row]
         key = support
         if support and support not in by_support:
-            key = next(
-                (s for s in by_support if len(s) <= HULL_INPUTS and set(support) <= set(s)), support
-            ) if len(support) <= HULL_INPUTS and len(by_support) < 64 else support
+            key = (
+                next(
+                    (s for s in by_support if len(s) <= HULL_INPUTS and set(support) <= set(s)),
+                    support,
+                )
+                if len(support) <= HULL_INPUTS and len(by_support) < 64
+                else support
+            )
         by_support.setdefault(key, []).append(row)
     order: list[int] = []
     neuron_starts, copy_starts = [0], [0]

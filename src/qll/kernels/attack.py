@@ -160,7 +160,7 @@ class CompiledAttack:
             self._work[thread] = (
                 aligned_floats(SECTIONS * self.plan.inputs * LANES),
                 aligned_floats(self.plan.rows * LANES),
-                self.tape.scratch(),
+                self.tape.room(LANES),
             )
         return self._work[thread]
 

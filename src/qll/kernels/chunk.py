@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from qll.kernels.interpreter import judge_lanes
+from qll.kernels.interpreter import judge_lanes, lay_out_passes
 from qll.kernels.layers import run_backward, run_forward, run_input_signs
 from qll.kernels.schedule import RHO
 from qll.kernels.simd import (
@@ -131,7 +131,8 @@ def attack_group(  # type: ignore[no-untyped-def]
     forward_steps, backward_steps, plan, order, output_row, outputs = network
     lower, upper = box
     windows, first_step, alpha, as_published = schedule
-    points, activations, scratch = work
+    points, activations, room = work
+    scratch, passes, term_sources, term_numbers, atom_numbers, table_widths = room
     patterns, nodes, hardness, atoms, offsets, sources, coefficients, functions, params = tape
     best_points, best_values = out
     rows, steps, samples = len(order), len(windows), len(lower)
@@ -147,6 +148,10 @@ def attack_group(  # type: ignore[no-untyped-def]
     lane_centre = centre[first : first + count] if len(centre) > 0 else centre
     for lane in range(LANES):
         lane_patterns[lane] = chosen[first + (lane if lane < count else 0)]
+    pass_count = lay_out_passes(
+        lane_patterns, count, passes, term_sources, term_numbers, atom_numbers, table_widths,
+        patterns, atoms, offsets, sources, coefficients,
+    )  # fmt: skip
     fill_lanes(lower, order, first, count, points, LOWER * rows)
     fill_lanes(upper, order, first, count, points, UPPER * rows)
     for restart in range(restarts):
@@ -165,9 +170,9 @@ def attack_group(  # type: ignore[no-untyped-def]
         for k in range(steps + 1):
             run_forward(forward_steps, plan, points, current * rows, activations)
             judge_lanes(
-                lane_patterns, count, LANES, outputs, lane_centre, activations, output_row,
-                values, scratch, patterns, nodes, hardness, atoms, offsets, sources,
-                coefficients, functions, params,
+                pass_count, passes, term_sources, term_numbers, atom_numbers, table_widths,
+                count, LANES, outputs, lane_centre, activations, output_row, values, scratch,
+                patterns, nodes, hardness, atoms, functions, params,
             )  # fmt: skip
             if k == 0:
                 for lane in range(count):

@@ -2,32 +2,32 @@
 
 What a logic states
 -------------------
-A logic's own file holds plain Python functions (no numba import; ``math`` and arithmetic only),
-and the logic hands them over by its method::
+A logic's own file holds plain numpy functions, and the logic hands them over by its method::
 
-    def kernel(self) -> tuple[Mapping[str, Callable[..., float]], tuple[float, ...]]:
+    def kernel(self) -> tuple[Mapping[str, Callable[..., None]], tuple[float, ...]]:
         return {"leq": leq, "conj": conj, "disj": disj, "loss": loss, ...}, (parameters, ...)
 
 Names: ``leq`` and ``loss`` are required; ``conj, disj, tensor, par, limp`` as far as the logic has
-them (a formula that needs a missing one takes the autograd path). Everything is float64.
-``params`` holds the parameters that the method returned. The arrays ``v, g, ...`` are pointers to
-the first of ``n`` numbers: index them with ``v[i]``, do not slice, do not ask for their length.
+them (a formula that needs a missing one takes the autograd path). Everything is float64. A row
+such as ``v[i]`` is the i-th operand of several samples at once: an array for numpy, a vector of
+lanes when compiled. ``params`` holds the parameters that the method returned.
 
-    def leq(a, b, n, params, v, da, db) -> float:
-        # for i in range(n): v[i] = value of (a[i] <= b[i]); da[i], db[i] = its derivatives.
-        # Returns 0.0 (the result is not used). All comparisons of a formula in one call.
+    def leq(a, b, n, params, v, da, db):
+        # for i in range(n): v[i] = value of (a[i] <= b[i]); da[i], db[i] = its derivatives
 
-    def conj(v, n, hardness, params, g) -> float:
-        # returns the n-ary conjunction of v[0..n) and writes g[i] = its derivative by v[i].
+    def conj(v, n, hardness, params, out, g):
+        # out[0] = the n-ary conjunction of v[0..n), g[i] = its derivative by v[i]; n >= 1.
         # The same for disj, tensor, par; limp (n = 2, v[0] -o v[1]).
         # ``hardness`` is the node's own if annotated, otherwise NaN: the logic then takes its
         # own from ``params``. inf is the hard connective.
 
-    def loss(value, params, g) -> float:
-        # returns the loss of the root's value and writes g[0] = its derivative.
+    def loss(v, params, out, g):
+        # out[0] = the loss of the root's value v[0], g[0] = its derivative
 
-They must not raise, allocate or print; ``x / 0.0`` gives inf or NaN as in C. Where the torch
-reading has a kink, any choice of one-sided derivative will do, but take the torch reading's.
+Allowed on rows: ``+ - * /``, comparisons, ``& |``, and of numpy ``exp, log, maximum, minimum,
+where, abs``; scalars mix in. Loops over ``range(n)`` and branches on ``n``, ``hardness`` or
+``params`` (plain scalars) are fine; a branch on a row is not: use ``np.where``. No slices, no
+allocation. Where the torch reading has a kink, take its choice of one-sided derivative.
 
 How the float32 trap is avoided: values are float64; the derivatives by the two sides of one
 comparison are added before anything else, so that ``y[c] <= y[c]`` contributes exactly nothing;
@@ -39,7 +39,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -63,7 +63,7 @@ class Tape:
     """
 
     outputs: int
-    patterns: NDArray[np.int64]  # first node, nodes, first atom, atoms
+    patterns: NDArray[np.int64]  # first node, nodes, first atom, atoms, structure
     nodes: NDArray[np.int32]  # kind, first child, children, atom: all relative to the pattern
     hardness: NDArray[np.float64]  # of a connective; the value of a constant
     atoms: NDArray[np.int64]  # first term of each, and the end of the last
@@ -87,12 +87,24 @@ class Tape:
             self.params,
         )
 
-    def scratch(self) -> NDArray[np.float64]:
-        """Room for one evaluation."""
-        from qll.kernels.interpreter import SCRATCH_ROWS
+    def room(self, lanes: int) -> tuple[Any, ...]:
+        """What the interpreter needs for so many lanes: scratch, passes and their tables."""
+        from qll.kernels.interpreter import PASS_FIELDS, SECTIONS
+        from qll.kernels.lanes import WIDTH
 
-        widest = max(2 * self.outputs, int(self.patterns[:, [1, 3]].max(initial=1)))
-        return np.zeros(SCRATCH_ROWS * widest)
+        nodes, atoms = (int(self.patterns[:, field].max(initial=1)) for field in (1, 3))
+        ends = self.atoms[self.patterns[:, 2] + self.patterns[:, 3]]
+        terms = int((ends - self.atoms[self.patterns[:, 2]]).max(initial=1))
+        structures = len(set(self.patterns[:, 4].tolist()))
+        passes = -(-lanes // WIDTH) * min(WIDTH, structures)
+        return (
+            np.zeros(SECTIONS * max(2 * self.outputs, nodes, atoms) * WIDTH),
+            np.zeros((passes, PASS_FIELDS), dtype=np.int64),
+            np.zeros(passes * terms * WIDTH, dtype=np.int32),
+            np.zeros(2 * passes * terms * WIDTH),
+            np.zeros(2 * passes * atoms * WIDTH),
+            np.array([terms * WIDTH, atoms * WIDTH]),
+        )
 
 
 def compile_formulas(formulas: Sequence[Formula], logic: Logic, outputs: int) -> Tape | None:
@@ -111,19 +123,24 @@ def compile_formulas(formulas: Sequence[Formula], logic: Logic, outputs: int) ->
     needed = {KINDS[node[_NODE]] for node in builder.nodes} - {"atom", "constant"}
     if any(functions[KINDS.index(kind)] == 0 for kind in needed):
         return None
+    firsts, sources, coefficients = builder.padded_terms()
     return Tape(
         outputs,
-        np.array(builder.patterns, dtype=np.int64).reshape(-1, 4),
+        np.array(builder.patterns, dtype=np.int64).reshape(-1, 5),
         np.array(builder.nodes, dtype=np.int32).reshape(-1, 4),
         np.array(builder.hardness, dtype=np.float64),
-        np.array([*builder.atoms, len(builder.sources)], dtype=np.int64),
+        np.array(firsts, dtype=np.int64),
         np.array(builder.offsets, dtype=np.float64).reshape(-1, 2),
-        np.array(builder.sources, dtype=np.int32),
-        np.array(builder.coefficients, dtype=np.float64).reshape(-1, 2),
+        np.array(sources, dtype=np.int32),
+        np.array(coefficients, dtype=np.float64).reshape(-1, 2),
         functions,
         np.array([*params, 0.0], dtype=np.float64),
         builder.uses_centre,
     )
+
+
+# One term of an atom: the source, and its coefficients on the left and on the right.
+Term = tuple[int, float, float]
 
 
 class _TapeBuilder:
@@ -131,13 +148,12 @@ class _TapeBuilder:
         self.outputs = outputs
         self.constants = {"top": logic.top, "unit": logic.unit, "bottom": logic.bottom}
         self.uses_centre = False
-        self.patterns: list[tuple[int, int, int, int]] = []
+        self.patterns: list[tuple[int, int, int, int, int]] = []
+        self.structures: dict[str, int] = {}
         self.nodes: list[tuple[int, int, int, int]] = []
         self.hardness: list[float] = []
-        self.atoms: list[int] = []
+        self.atoms: list[list[Term]] = []
         self.offsets: list[tuple[float, float]] = []
-        self.sources: list[int] = []
-        self.coefficients: list[tuple[float, float]] = []
 
     def add(self, root: Formula) -> bool:
         """Breadth first, so that the children of a node are neighbours and follow it."""
@@ -164,22 +180,50 @@ class _TapeBuilder:
             self.nodes.append((KINDS.index(kind), len(queue), len(parts), atom))
             self.hardness.append(hardness)
             queue.extend(parts)
-        self.patterns.append((first_node, len(queue), first_atom, len(self.atoms) - first_atom))
+        # Kinds, children and hardness; as text, two NaN are the same.
+        tree = repr((self.nodes[first_node:], self.hardness[first_node:]))
+        structure = self.structures.setdefault(tree, len(self.structures))
+        atoms = len(self.atoms) - first_atom
+        self.patterns.append((first_node, len(queue), first_atom, atoms, structure))
         return len(queue) == 1 or not any(isinstance(node, Constant) for node in queue)
 
     def _atom(self, left: Affine, right: Affine) -> bool:
-        sides = dict.fromkeys(slot for slot, _ in (*left.terms, *right.terms))
         of_left, of_right = dict(left.terms), dict(right.terms)
-        self.atoms.append(len(self.sources))
-        for source, index in sides:
+        terms: list[Term] = []
+        for slot in dict.fromkeys([*of_left, *of_right]):
+            source, index = slot
             if source not in ("y", "y0"):
                 return False
             self.uses_centre |= source == "y0"
-            self.sources.append(index if source == "y" else self.outputs + index)
-            slot = (source, index)
-            self.coefficients.append((of_left.get(slot, 0.0), of_right.get(slot, 0.0)))
+            number = index if source == "y" else self.outputs + index
+            terms.append((number, of_left.get(slot, 0.0), of_right.get(slot, 0.0)))
+        self.atoms.append(terms)
         self.offsets.append((left.constant, right.constant))
         return True
+
+    def padded_terms(self) -> tuple[list[int], list[int], list[tuple[float, float]]]:
+        """First term of each atom (and the end), sources and coefficients of all terms.
+
+        Patterns of one structure get equally many terms atom by atom, so that their samples go
+        together: ``y[c] <= y[c]`` has one term fewer than ``y[i] <= y[c]``. What is added has
+        coefficient 0 and a source that the atom already has.
+        """
+        widths: dict[tuple[int, int], int] = {}
+        for _, _, first, count, structure in self.patterns:
+            for a in range(count):
+                key = (structure, a)
+                widths[key] = max(widths.get(key, 0), len(self.atoms[first + a]))
+        firsts, sources, coefficients = [0], [], []
+        for _, _, first, count, structure in self.patterns:
+            for a in range(count):
+                terms = self.atoms[first + a]
+                spare = terms[0][0] if terms else 0
+                missing = widths[structure, a] - len(terms)
+                for source, on_left, on_right in [*terms, *[(spare, 0.0, 0.0)] * missing]:
+                    sources.append(source)
+                    coefficients.append((on_left, on_right))
+                firsts.append(len(sources))
+        return firsts, sources, coefficients
 
 
 def compiled_functions(
@@ -199,12 +243,12 @@ def compiled_functions(
     return addresses, params
 
 
-@lru_cache(maxsize=256)  # holds the compiled function: its address stays valid
-def _compile(function: Callable[..., float], signature: str) -> Any:
+@cache  # holds the compiled function: its address stays valid
+def _compile(function: Callable[..., None], signature: str) -> Any:
     from qll.kernels.pointers import compile_function
 
     return compile_function(function, signature)
 
 
-def _address(function: Callable[..., float], signature: str) -> int:
+def _address(function: Callable[..., None], signature: str) -> int:
     return int(_compile(function, signature).address)

@@ -1,55 +1,116 @@
-"""Value and gradient of a tape over the outputs, lane after lane (layouts: ``formula.Tape``)."""
+"""Loss and gradient of formulas over the outputs, ``WIDTH`` samples at a time.
+
+Layouts: ``formula.Tape``. Samples with formulas of one structure (the same tree, over other
+outputs: robustness for different classes, say) go through the logic's functions together, in one
+*pass*. A sample's formula is the same for its whole attack, so the passes and their tables, lanes
+innermost, are laid out once.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 
+from qll.kernels.lanes import WIDTH, gather, read_numbers, scatter, write_numbers
 from qll.kernels.pointers import call_connective, call_leq, call_loss
 from qll.kernels.simd import kernel
 
 ATOM, CONSTANT = 0, 1
-# Rows of the scratch array: values, local derivatives and adjoints of the nodes; sides, values and
-# derivatives of the atoms; the sources y; the gradient by them.
-LOCAL, ADJOINT, LEFT, RIGHT, ATOM_VALUE, BY_LEFT, BY_RIGHT, SOURCE, GRADIENT, SCRATCH_ROWS = range(
-    1, 11
+# Sections of the scratch array, rows of WIDTH numbers each: values, local derivatives and adjoints
+# of the nodes; sides, values and derivatives of the atoms; the outputs; the gradient by them; the
+# loss.
+VALUE, LOCAL, ADJOINT, LEFT, RIGHT, ATOM_VALUE, BY_LEFT, BY_RIGHT, SOURCE, GRADIENT, LOSS = range(
+    11
 )
+SECTIONS = 11
+# Fields of a pass: first lane, lanes taken (bits), pattern that gives the structure.
+PASS_FIELDS = 3
+
+
+@kernel
+def lay_out_passes(  # type: ignore[no-untyped-def]
+    chosen, lanes, passes, term_sources, term_numbers, atom_numbers, table_widths,
+    patterns, atoms, offsets, sources, coefficients,
+):  # fmt: skip
+    """Passes and tables for the lanes' patterns; returns how many passes there are."""
+    count = 0
+    term_width, atom_width = table_widths[0], table_widths[1]
+    for begin in range(0, lanes, WIDTH):
+        waiting = (1 << min(WIDTH, lanes - begin)) - 1
+        while waiting != 0:
+            sample = 0
+            while not (waiting >> sample) & 1:
+                sample += 1
+            model = chosen[begin + sample]
+            taken = 0
+            for k in range(WIDTH):
+                used = model  # a lane of another structure computes something that is not used
+                if (waiting >> k) & 1 and patterns[chosen[begin + k], 4] == patterns[model, 4]:
+                    used = chosen[begin + k]
+                    taken |= 1 << k
+                first_atom, atom_count = patterns[used, 2], patterns[used, 3]
+                shift = atoms[first_atom]
+                for a in range(atom_count):
+                    place = 2 * count * atom_width + a * WIDTH + k
+                    atom_numbers[place] = offsets[first_atom + a, 0]
+                    atom_numbers[place + atom_width] = offsets[first_atom + a, 1]
+                for t in range(shift, atoms[first_atom + atom_count]):
+                    place = count * term_width + (t - shift) * WIDTH + k
+                    term_sources[place] = sources[t] * WIDTH + k
+                    place += count * term_width
+                    term_numbers[place] = coefficients[t, 0]
+                    term_numbers[place + term_width] = coefficients[t, 1]
+            passes[count, 0], passes[count, 1], passes[count, 2] = begin, taken, model
+            waiting &= ~taken
+            count += 1
+    return count
 
 
 @kernel
 def judge_lanes(  # type: ignore[no-untyped-def]
-    chosen, lanes, stride, outputs, centre, rows, first_row, losses, scratch,
-    patterns, nodes, hardness, atoms, offsets, sources, coefficients, functions, params,
+    pass_count, passes, term_sources, term_numbers, atom_numbers, table_widths,
+    lanes, stride, outputs, centre, rows, first_row, losses, scratch,
+    patterns, nodes, hardness, atoms, functions, params,
 ):  # fmt: skip
     """Loss of each lane's formula; its gradient by the outputs replaces them in ``rows``.
 
     Output ``i`` of a lane is ``rows[(first_row + i) * stride + lane]``. A gradient is scaled to 1.
     The arrays come one by one: unpacking a tuple of them costs an atomic operation each.
     """
-    width = len(scratch) // SCRATCH_ROWS
-    local, adjoint, source, gradient = (
-        LOCAL * width, ADJOINT * width, SOURCE * width, GRADIENT * width,
-    )  # fmt: skip
-    left, right, values = LEFT * width, RIGHT * width, ATOM_VALUE * width
-    by_left, by_right = BY_LEFT * width, BY_RIGHT * width
-    for lane in range(lanes):
-        pattern = chosen[lane]
-        first, count = patterns[pattern, 0], patterns[pattern, 1]
-        first_atom, atom_count = patterns[pattern, 2], patterns[pattern, 3]
-        for i in range(outputs):
-            scratch[source + i] = rows[(first_row + i) * stride + lane]
-            scratch[gradient + i] = 0.0
-        if len(centre) > 0:
+    section = len(scratch) // SECTIONS
+    local, adjoint = LOCAL * section, ADJOINT * section
+    left, right, values = LEFT * section, RIGHT * section, ATOM_VALUE * section
+    by_left, by_right = BY_LEFT * section, BY_RIGHT * section
+    source, gradient, loss = SOURCE * section, GRADIENT * section, LOSS * section
+    term_width, atom_width = table_widths[0], table_widths[1]
+    loaded = -1
+    for p in range(pass_count):
+        begin, taken, model = passes[p, 0], passes[p, 1], passes[p, 2]
+        size = min(WIDTH, lanes - begin)
+        if begin != loaded:
+            # A later pass of the same lanes still needs outputs that the first has replaced.
             for i in range(outputs):
-                scratch[source + outputs + i] = centre[lane, i]
-                scratch[gradient + outputs + i] = 0.0
+                for k in range(size):
+                    scratch[source + i * WIDTH + k] = rows[(first_row + i) * stride + begin + k]
+            if len(centre) > 0:
+                for i in range(outputs):
+                    for k in range(size):
+                        scratch[source + (outputs + i) * WIDTH + k] = centre[begin + k, i]
+            loaded = begin
+        first, count = patterns[model, 0], patterns[model, 1]
+        first_atom, atom_count = patterns[model, 2], patterns[model, 3]
+        shift = atoms[first_atom]
+        at_sources, at_terms, at_atoms = p * term_width, 2 * p * term_width, 2 * p * atom_width
         for a in range(atom_count):
-            on_left, on_right = offsets[first_atom + a, 0], offsets[first_atom + a, 1]
-            for t in range(atoms[first_atom + a], atoms[first_atom + a + 1]):
-                value = scratch[source + sources[t]]
-                on_left += coefficients[t, 0] * value
-                on_right += coefficients[t, 1] * value
-            scratch[left + a] = on_left
-            scratch[right + a] = on_right
+            row = a * WIDTH
+            on_left = read_numbers(atom_numbers, at_atoms + row)
+            on_right = read_numbers(atom_numbers, at_atoms + atom_width + row)
+            for t in range(atoms[first_atom + a] - shift, atoms[first_atom + a + 1] - shift):
+                term = t * WIDTH
+                value = gather(scratch, source, term_sources, at_sources + term)
+                on_left += read_numbers(term_numbers, at_terms + term) * value
+                on_right += read_numbers(term_numbers, at_terms + term_width + term) * value
+            write_numbers(scratch, left + row, on_left)
+            write_numbers(scratch, right + row, on_right)
         call_leq(
             functions[0], scratch, left, scratch, right, atom_count, params, 0,
             scratch, values, scratch, by_left, scratch, by_right,
@@ -57,32 +118,47 @@ def judge_lanes(  # type: ignore[no-untyped-def]
         for n in range(count - 1, -1, -1):
             kind = nodes[first + n, 0]
             if kind == ATOM:
-                scratch[n] = scratch[values + nodes[first + n, 3]]
+                place = values + nodes[first + n, 3] * WIDTH
+                write_numbers(scratch, n * WIDTH, read_numbers(scratch, place))
             elif kind == CONSTANT:
-                scratch[n] = hardness[first + n]
+                for k in range(WIDTH):
+                    scratch[n * WIDTH + k] = hardness[first + n]
             else:
-                child, children = nodes[first + n, 1], nodes[first + n, 2]
-                scratch[n] = call_connective(
+                child, children = nodes[first + n, 1] * WIDTH, nodes[first + n, 2]
+                call_connective(
                     functions[kind], scratch, child, children, hardness[first + n], params, 0,
-                    scratch, local + child,
+                    scratch, n * WIDTH, scratch, local + child,
                 )  # fmt: skip
-        losses[lane] = call_loss(functions[1], scratch[0], params, 0, scratch, adjoint)
+        call_loss(functions[1], scratch, 0, params, 0, scratch, loss, scratch, adjoint)
+        for i in range(gradient, gradient + 2 * outputs * WIDTH):
+            scratch[i] = 0.0
         for n in range(count):
-            own = scratch[adjoint + n]
+            own = adjoint + n * WIDTH
             if nodes[first + n, 0] == ATOM:
                 a = nodes[first + n, 3]
-                by_a, by_b = own * scratch[by_left + a], own * scratch[by_right + a]
-                for t in range(atoms[first_atom + a], atoms[first_atom + a + 1]):
-                    scratch[gradient + sources[t]] += (
-                        by_a * coefficients[t, 0] + by_b * coefficients[t, 1]
-                    )
+                adjoint_here = read_numbers(scratch, own)
+                by_a = adjoint_here * read_numbers(scratch, by_left + a * WIDTH)
+                by_b = adjoint_here * read_numbers(scratch, by_right + a * WIDTH)
+                for t in range(atoms[first_atom + a] - shift, atoms[first_atom + a + 1] - shift):
+                    term = t * WIDTH
+                    part = by_a * read_numbers(term_numbers, at_terms + term)
+                    part += by_b * read_numbers(term_numbers, at_terms + term_width + term)
+                    part += gather(scratch, gradient, term_sources, at_sources + term)
+                    scatter(scratch, gradient, term_sources, at_sources + term, part)
             else:
-                child = nodes[first + n, 1]
-                for c in range(child, child + nodes[first + n, 2]):
-                    scratch[adjoint + c] = own * scratch[local + c]
-        largest = 0.0
-        for i in range(outputs):
-            largest = max(largest, abs(scratch[gradient + i]))
-        scale = 1.0 / largest if largest > 0.0 else 0.0
-        for i in range(outputs):
-            rows[(first_row + i) * stride + lane] = np.float32(scratch[gradient + i] * scale)
+                child = nodes[first + n, 1] * WIDTH
+                adjoint_here = read_numbers(scratch, own)
+                for c in range(child, child + nodes[first + n, 2] * WIDTH, WIDTH):
+                    part = adjoint_here * read_numbers(scratch, local + c)
+                    write_numbers(scratch, adjoint + c, part)
+        for k in range(size):
+            if (taken >> k) & 1:
+                losses[begin + k] = scratch[loss + k]
+                largest = 0.0
+                for i in range(outputs):
+                    largest = max(largest, abs(scratch[gradient + i * WIDTH + k]))
+                scale = 1.0 / largest if largest > 0.0 else 0.0
+                for i in range(outputs):
+                    rows[(first_row + i) * stride + begin + k] = np.float32(
+                        scratch[gradient + i * WIDTH + k] * scale
+                    )

@@ -222,9 +222,7 @@ def _slice(reading: Reading, node: Any) -> Result:
     steps = read(4, "steps") or (1,) * len(starts)
     slices: list[tuple[int | None, int | None, int | None]] = [(None, None, None)] * len(shape)
     for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
-        # ONNX clamps where Python would wrap: a very negative end of a backward slice means "all".
-        stop = None if step < 0 and end < -shape[axis] else end
-        slices[axis] = (start, stop, step)
+        slices[axis] = (start, end, step)  # ends beyond the axis are clamped, as in ONNX
     if reading.is_constant(node.input[0]):
         return reading.constant(node.input[0])[tuple(slice(*s) for s in slices)]
     return reading.add(label(node), Slice(tuple(slices)), operand(reading, node))

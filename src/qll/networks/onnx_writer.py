@@ -315,6 +315,10 @@ def _window(window: Window) -> dict[str, Any]:
     }
 
 
+def _ceil_mode(writer: _Writer, window: Window, node: Node) -> int:
+    return int(window.without_ceil(writer.shapes[node.sources[0]][2:]).ceil)
+
+
 def _convolution(writer: _Writer, layer: Convolution, node: Node, operands: list[str]) -> str:
     weight = writer.tensor(f"{node.name}.weight", layer.weight)
     bias = writer.tensor(f"{node.name}.bias", layer.bias)
@@ -334,7 +338,7 @@ def _average_pool(writer: _Writer, layer: AveragePool, node: Node, operands: lis
         node.name,
         operands,
         **_window(layer.window),
-        ceil_mode=int(layer.window.ceil),
+        ceil_mode=_ceil_mode(writer, layer.window, node),
         count_include_pad=int(layer.count_padding),
     )
 
@@ -346,7 +350,7 @@ def _max_pool(writer: _Writer, layer: MaxPool, node: Node, operands: list[str]) 
         operands,
         **_window(layer.window),
         dilations=list(layer.window.dilation),
-        ceil_mode=int(layer.window.ceil),
+        ceil_mode=_ceil_mode(writer, layer.window, node),
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -70,6 +70,30 @@ class Window:
         if self.ceil and room % stride and extent * stride < size + before:
             extent += 1  # a last window that runs over the end, if it starts inside the input
         return extent
+
+    def without_ceil(self, spatial: tuple[int, ...]) -> Window:
+        """The same windows with ``ceil`` only where it adds one.
+
+        Readers of ONNX disagree on a last window that would start in the padding (torch and ONNX
+        Runtime drop it, older shape inference does not), so it must not be left to them.
+        """
+        if not self.ceil:
+            return self
+        plain = replace(self, ceil=False)
+        wanted, floor = self.output(spatial), plain.output(spatial)
+        if wanted == floor:
+            return plain
+        parts = zip(wanted, floor, spatial, *self._parts, strict=True)
+        for extent, low, size, kernel, stride, before, after, dilation in parts:
+            ragged = (size + before + after - dilation * (kernel - 1) - 1) % stride != 0
+            if ragged and extent == low:
+                raise NetworkError(
+                    "a pooling layer rounds its extent up on one axis and down on the other",
+                    expected="ceil_mode to mean the same on every axis",
+                    found=f"windows {wanted} over {spatial}",
+                    fix="use ceil_mode=False, or another stride or padding",
+                )
+        return self
 
     def taps(self, spatial: tuple[int, ...]) -> NDArray[np.int64]:
         """(output positions, kernel entries): flat spatial index of each tap, -1 in the padding."""

@@ -201,10 +201,7 @@ class _Batch:
         if any(c.inputs is not None for c in conditions):
             size = queries[0].lower.size
             self.inputs = np.stack(
-                [
-                    np.zeros((c.leaves, size)) if c.inputs is None else c.inputs
-                    for c in conditions
-                ]
+                [np.zeros((c.leaves, size)) if c.inputs is None else c.inputs for c in conditions]
             ).astype(np.float32)
 
     def value_and_gradient(

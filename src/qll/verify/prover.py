@@ -128,9 +128,7 @@ class ChainProver:
 class _Run:
     """The state of one proof."""
 
-    def __init__(
-        self, prover: ChainProver, query: Query, deadline: float, search: Search
-    ) -> None:
+    def __init__(self, prover: ChainProver, query: Query, deadline: float, search: Search) -> None:
         self.prover = prover
         self.effort = prover.effort
         self.query = query
@@ -236,11 +234,7 @@ class _Run:
             for node in nodes:
                 node.low, node.high = self.low[:count], self.high[:count]
             # A neuron whose sign is known needs no better bound to be relaxed exactly.
-            open_ = [
-                n
-                for n in nodes
-                if self.low[part][n.label] < 0 < self.high[part][n.label]
-            ]
+            open_ = [n for n in nodes if self.low[part][n.label] < 0 < self.high[part][n.label]]
             if not open_:
                 continue
             self.prover.ascend(self, open_, steps, chain=below)
@@ -448,7 +442,9 @@ class _Run:
         still = self.refute(nodes, 4 * self.effort.root)
         for node in still:
             points = None if node.minimiser is None else node.minimiser.astype(np.float64)[None]
-            found = None if points is None else self.search(points, self.known[node.label].leaves, True)
+            found = (
+                None if points is None else self.search(points, self.known[node.label].leaves, True)
+            )
             if found is not None:
                 self.outcome.candidate = found
                 return []

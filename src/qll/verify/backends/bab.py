@@ -11,6 +11,7 @@ import numpy as np
 
 from qll.verify.attack import Found, Plan, SearchNetwork, attack
 from qll.verify.backend import BACKENDS, Backend, Budget
+from qll.verify.boxes import BoxProver
 from qll.verify.condition import Array, both
 from qll.verify.judge import Judgement, Worth, judge
 from qll.verify.pattern import climb
@@ -25,6 +26,8 @@ SECOND = Plan(starts=8, steps=30, seed=1)
 FROM_NODE = Plan(starts=0, steps=10, seed=2)
 # Linear programmes in a row, each on a neighbouring activation pattern.
 CLIMBS = 10
+# Up to this many inputs the box is split, above it the neurons.
+FEW_INPUTS = 10
 CLIMB_SECONDS = 0.3
 
 
@@ -51,12 +54,12 @@ class BranchAndBound(Backend):
             share = (time.monotonic() - start) / len(left)
             for i in left:
                 spent[i] += share
-        prover: ChainProver | None = None
+        prover: ChainProver | BoxProver | None = None
         for i, query in enumerate(queries):
             start = time.monotonic()
             verdict = verdicts[i]
             if verdict is None:
-                prover = ChainProver(query.form) if prover is None else prover
+                prover = choose_prover(query) if prover is None else prover
                 verdict = self._prove(
                     prover, network, query, start + budget.seconds - spent[i], near.get(i)
                 )
@@ -70,16 +73,14 @@ class BranchAndBound(Backend):
             return None
         judgement = judge(query, found.point)
         if judgement.worth is Worth.VIOLATION:
-            return Verdict(
-                Status.FALSIFIED, "attack", witness=found.point, value=judgement.value
-            )
+            return Verdict(Status.FALSIFIED, "attack", witness=found.point, value=judgement.value)
         if judgement.worth is Worth.NEAR_TIE:
             near[index] = judgement
         return None
 
     def _prove(
         self,
-        prover: ChainProver,
+        prover: ChainProver | BoxProver,
         network: SearchNetwork,
         query: Query,
         deadline: float,
@@ -93,7 +94,13 @@ class BranchAndBound(Backend):
             found = attack(network, [query], FROM_NODE, first_points=starts, trees=[tree])[0]
             point, value = found.point, found.value
             if programmes and not query.search.is_violated(value):
-                point, value = climb(query, point, leaves, rounds=CLIMBS, deadline=min(deadline, time.monotonic() + CLIMB_SECONDS))
+                point, value = climb(
+                    query,
+                    point,
+                    leaves,
+                    rounds=CLIMBS,
+                    deadline=min(deadline, time.monotonic() + CLIMB_SECONDS),
+                )
             if not query.search.is_violated(value):
                 return None
             judgement = judge(query, point)
@@ -102,6 +109,12 @@ class BranchAndBound(Backend):
             return point if judgement.worth is Worth.VIOLATION else None
 
         return _as_verdict(prover.prove(query, deadline, search), ties)
+
+
+def choose_prover(query: Query) -> ChainProver | BoxProver:
+    if query.form.input_size <= FEW_INPUTS:
+        return BoxProver(query.form)
+    return ChainProver(query.form)
 
 
 def _as_verdict(outcome: Outcome, ties: list[Judgement]) -> Verdict:
