@@ -11,7 +11,6 @@ from qll.errors import NetworkError
 from qll.networks.layers import Layer, Normalise, Shape
 from qll.networks.matrices import Array
 from qll.networks.program import Program, ProgramBuilder
-from qll.networks.relu_form import normalisation_vectors
 
 MAX_TENSOR = 1 << 22  # entries of one activation; a proof over more is out of reach anyway
 
@@ -69,9 +68,6 @@ class Graph:
                 )
             shapes.append(node.shape)
         return builder.finish(self.input_shape, values[self.output])
-
-    def normalised(self, mean: Array | float, std: Array | float) -> Program:
-        return self.lower(normalisation_vectors(self.input_shape, mean, std))
 
 
 class GraphBuilder:

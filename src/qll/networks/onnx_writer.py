@@ -316,7 +316,7 @@ def _window(window: Window) -> dict[str, Any]:
 
 
 def _ceil_mode(writer: _Writer, window: Window, node: Node) -> int:
-    return int(window.without_ceil(writer.shapes[node.sources[0]][2:]).ceil)
+    return int(window.settle_ceil(writer.shapes[node.sources[0]][2:]).ceil)
 
 
 def _convolution(writer: _Writer, layer: Convolution, node: Node, operands: list[str]) -> str:

@@ -12,149 +12,37 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from qll.errors import NetworkError
 from qll.networks.activations import AveragePool, Clip, Extremum, LeakyRelu, MaxPool, Mean, Relu
 from qll.networks.layers import (
     BatchNorm,
-    Concat,
     Convolution,
     Linear,
-    Pad,
-    Reshape,
     Scale,
-    Slice,
     Sum,
-    Transpose,
 )
 from qll.networks.models import Normalize
 from qll.networks.torch_reader import Activation, TorchReading
+from qll.networks.torch_shapes import (
+    cat,
+    dropout,
+    flatten,
+    pad,
+    permute,
+    read_getattr,
+    read_getitem,
+    refuse,
+    reshape,
+    same,
+    several,
+    size,
+    squeeze,
+    transpose,
+    unflatten,
+    unsqueeze,
+)
 from qll.networks.windows import Window, same_padding
 
 Read: TypeAlias = Callable[..., Any]
-
-
-def refuse(what: str, expected: str, found: object) -> NetworkError:
-    return NetworkError(what, expected=expected, found=str(found), fix="replace this layer")
-
-
-def several(value: Any, rank: int) -> tuple[int, ...]:
-    return (int(value),) * rank if isinstance(value, int) else tuple(int(v) for v in value)
-
-
-# Shapes. ``shape`` and ``size`` give plain numbers (the batch is 1), so arithmetic on them is free.
-
-
-def _size(reading: TorchReading, x: Activation, dim: int | None = None) -> Any:
-    return reading.shape(x) if dim is None else reading.shape(x)[dim]
-
-
-def _getattr(reading: TorchReading, x: Any, name: str) -> Any:
-    if isinstance(x, Activation):
-        if name != "shape":
-            raise refuse("an attribute of a tensor is read", "only .shape", f".{name}")
-        return reading.shape(x)
-    return getattr(x, name)
-
-
-def _getitem(reading: TorchReading, x: Any, key: Any) -> Any:
-    if not isinstance(x, Activation):
-        return x[key]
-    parts = key if isinstance(key, tuple) else (key,)
-    rank = len(reading.shape(x))
-    if Ellipsis in parts:
-        at = parts.index(Ellipsis)
-        missing = rank - len(parts) + 1
-        parts = (*parts[:at], *(slice(None),) * missing, *parts[at + 1 :])
-    slices, drop = [], []
-    for axis, part in enumerate(parts):
-        if isinstance(part, slice):
-            slices.append((part.start, part.stop, part.step))
-        elif isinstance(part, int):
-            slices.append((part, part + 1 if part != -1 else None, None))
-            drop.append(axis)
-        else:
-            raise refuse("a tensor is indexed", "integers and slices", key)
-    taken = reading.add(Slice(tuple(slices)), x)
-    kept = [size for axis, size in enumerate(reading.shape(taken)) if axis not in drop]
-    return reading.add(Reshape(tuple(kept)), taken)
-
-
-def _reshape(reading: TorchReading, x: Activation, *shape: Any) -> Activation:
-    target = shape[0] if len(shape) == 1 and not isinstance(shape[0], int) else shape
-    probe = np.broadcast_to(np.zeros(()), reading.shape(x))
-    return reading.add(Reshape(probe.reshape(tuple(target)).shape), x)
-
-
-def _flatten(
-    reading: TorchReading, x: Activation, start_dim: int = 0, end_dim: int = -1
-) -> Activation:
-    shape = reading.shape(x)
-    first, last = start_dim % len(shape), end_dim % len(shape)
-    joined = math.prod(shape[first : last + 1])
-    return reading.add(Reshape((*shape[:first], joined, *shape[last + 1 :])), x)
-
-
-def _unflatten(reading: TorchReading, x: Activation, dim: int, sizes: Any) -> Activation:
-    shape = reading.shape(x)
-    axis = dim % len(shape)
-    return _reshape(reading, x, (*shape[:axis], *sizes, *shape[axis + 1 :]))
-
-
-def _squeeze(reading: TorchReading, x: Activation, dim: Any = None) -> Activation:
-    shape = reading.shape(x)
-    axes = range(len(shape)) if dim is None else [d % len(shape) for d in several(dim, 1)]
-    kept = tuple(s for axis, s in enumerate(shape) if not (axis in axes and s == 1))
-    return reading.add(Reshape(kept), x)
-
-
-def _unsqueeze(reading: TorchReading, x: Activation, dim: int) -> Activation:
-    probe = np.broadcast_to(np.zeros(()), reading.shape(x))
-    return reading.add(Reshape(np.expand_dims(probe, dim).shape), x)
-
-
-def _permute(reading: TorchReading, x: Activation, *dims: Any) -> Activation:
-    order = dims[0] if len(dims) == 1 and not isinstance(dims[0], int) else dims
-    rank = len(reading.shape(x))
-    return reading.add(Transpose(tuple(d % rank for d in order)), x)
-
-
-def _transpose(reading: TorchReading, x: Activation, dim0: int, dim1: int) -> Activation:
-    order = list(range(len(reading.shape(x))))
-    order[dim0], order[dim1] = order[dim1], order[dim0]
-    return reading.add(Transpose(tuple(order)), x)
-
-
-def _same(reading: TorchReading, x: Activation, *args: Any, **kwargs: Any) -> Activation:
-    return reading.add(Reshape(reading.shape(x)), x)
-
-
-def _dropout(
-    reading: TorchReading,
-    x: Activation,
-    p: float = 0.5,
-    training: bool = True,
-    inplace: bool = False,
-) -> Activation:
-    if training:
-        raise refuse("a dropout is in training mode", "training=self.training", "training=True")
-    return _same(reading, x)
-
-
-def _cat(reading: TorchReading, tensors: Any, dim: int = 0) -> Activation:
-    return reading.add(Concat(dim), *(reading.activation(t) for t in tensors))
-
-
-def _pad(
-    reading: TorchReading, x: Activation, pad: Any, mode: str = "constant", value: Any = None
-) -> Activation:
-    if mode != "constant":
-        raise refuse("a padding mode is not one we take", "constant", mode)
-    rank = len(reading.shape(x))
-    before, after = [0] * rank, [0] * rank
-    for place, axis in enumerate(range(rank - 1, rank - 1 - len(pad) // 2, -1)):
-        before[axis], after[axis] = pad[2 * place], pad[2 * place + 1]
-    fill = float(reading.array(value or 0.0))
-    return reading.add(Pad(tuple(before), tuple(after), fill), x)
 
 
 # Arithmetic. Operands that are plain numbers (shapes) stay plain numbers.
@@ -415,8 +303,8 @@ MODULES: dict[type[nn.Module], Read] = {
     nn.ReLU6: lambda reading, layer, x: _clamp(reading, x, 0.0, 6.0),
     nn.Hardtanh: lambda reading, layer, x: _clamp(reading, x, layer.min_val, layer.max_val),
     nn.LeakyReLU: _with(_leaky_relu, "negative_slope"),
-    nn.Flatten: _with(_flatten, "start_dim", "end_dim"),
-    nn.Unflatten: lambda reading, layer, x: _unflatten(
+    nn.Flatten: _with(flatten, "start_dim", "end_dim"),
+    nn.Unflatten: lambda reading, layer, x: unflatten(
         reading, x, layer.dim, layer.unflattened_size
     ),
     nn.MaxPool1d: _with(_max_pool(1), *_MAX),
@@ -426,12 +314,12 @@ MODULES: dict[type[nn.Module], Read] = {
     nn.AdaptiveAvgPool1d: _with(_adaptive(AveragePool, 1), "output_size"),
     nn.AdaptiveAvgPool2d: _with(_adaptive(AveragePool, 2), "output_size"),
     nn.AdaptiveMaxPool2d: _with(_adaptive(MaxPool, 2), "output_size"),
-    nn.Identity: _with(_same),
-    nn.Dropout: _with(_same),
-    nn.Dropout1d: _with(_same),
-    nn.Dropout2d: _with(_same),
-    nn.ZeroPad2d: lambda reading, layer, x: _pad(reading, x, layer.padding),
-    nn.ConstantPad2d: lambda reading, layer, x: _pad(reading, x, layer.padding, value=layer.value),
+    nn.Identity: _with(same),
+    nn.Dropout: _with(same),
+    nn.Dropout1d: _with(same),
+    nn.Dropout2d: _with(same),
+    nn.ZeroPad2d: lambda reading, layer, x: pad(reading, x, layer.padding),
+    nn.ConstantPad2d: lambda reading, layer, x: pad(reading, x, layer.padding, value=layer.value),
 }
 
 _add = _arithmetic(operator.add, _sum(1))
@@ -440,17 +328,17 @@ _mul = _arithmetic(operator.mul, _multiply)
 _div = _arithmetic(operator.truediv, _divide)
 
 METHODS: dict[str, Read] = {
-    "size": _size,
-    "view": _reshape,
-    "reshape": _reshape,
-    "flatten": _flatten,
-    "unflatten": _unflatten,
-    "squeeze": _squeeze,
-    "unsqueeze": _unsqueeze,
-    "permute": _permute,
-    "transpose": _transpose,
-    "contiguous": _same,
-    "clone": _same,
+    "size": size,
+    "view": reshape,
+    "reshape": reshape,
+    "flatten": flatten,
+    "unflatten": unflatten,
+    "squeeze": squeeze,
+    "unsqueeze": unsqueeze,
+    "permute": permute,
+    "transpose": transpose,
+    "contiguous": same,
+    "clone": same,
     "relu": _relu,
     "relu_": _relu,
     "clamp": _clamp,
@@ -466,8 +354,8 @@ METHODS: dict[str, Read] = {
 }
 
 FUNCTIONS: dict[Any, Read] = {
-    getattr: _getattr,
-    operator.getitem: _getitem,
+    getattr: read_getattr,
+    operator.getitem: read_getitem,
     operator.add: _add,
     operator.iadd: _add,
     operator.sub: _subtract,
@@ -488,14 +376,14 @@ FUNCTIONS: dict[Any, Read] = {
     torch.max: _extremum(1),
     torch.minimum: _extremum(-1),
     torch.min: _extremum(-1),
-    torch.flatten: _flatten,
-    torch.reshape: _reshape,
-    torch.squeeze: _squeeze,
-    torch.unsqueeze: _unsqueeze,
-    torch.permute: _permute,
-    torch.transpose: _transpose,
-    torch.cat: _cat,
-    torch.concat: _cat,
+    torch.flatten: flatten,
+    torch.reshape: reshape,
+    torch.squeeze: squeeze,
+    torch.unsqueeze: unsqueeze,
+    torch.permute: permute,
+    torch.transpose: transpose,
+    torch.cat: cat,
+    torch.concat: cat,
     torch.mean: _mean,
     torch.sum: _total,
     functional.relu: _relu,
@@ -509,8 +397,8 @@ FUNCTIONS: dict[Any, Read] = {
     functional.avg_pool2d: _average_pool(2),
     functional.adaptive_avg_pool1d: _adaptive(AveragePool, 1),
     functional.adaptive_avg_pool2d: _adaptive(AveragePool, 2),
-    functional.pad: _pad,
-    functional.dropout: _dropout,
+    functional.pad: pad,
+    functional.dropout: dropout,
 }
 
 # What may share memory with its operand.

@@ -71,7 +71,7 @@ class Window:
             extent += 1  # a last window that runs over the end, if it starts inside the input
         return extent
 
-    def without_ceil(self, spatial: tuple[int, ...]) -> Window:
+    def settle_ceil(self, spatial: tuple[int, ...]) -> Window:
         """The same windows with ``ceil`` only where it adds one.
 
         Readers of ONNX disagree on a last window that would start in the padding (torch and ONNX
