@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from typing import Any
 
@@ -12,6 +13,7 @@ from onnx import TensorProto, helper
 
 from qll.errors import InputError, NetworkError, QllError
 from qll.networks import load
+from qll.networks.fold import fold
 
 NAN = np.array([[1, np.nan]], dtype=np.float32)
 external = model([node("Gemm", "x w")], (1, 2), {"w": weights(2, 2)})
@@ -146,6 +148,19 @@ def test_refusal_has_three_parts(name: str) -> None:
     assert fix in caught.value.fix
     assert caught.value.where is not None
     assert caught.value.where.startswith("<bytes>")
+
+
+def test_matrices_are_bounded_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ["x", "a", "b", "y"]
+    nodes = [node("MatMul", f"{p} w", q) for p, q in itertools.pairwise(names)]
+    data = model(nodes, (1, 10), {"w": weights(10, 10)}).SerializeToString()
+    monkeypatch.setattr("qll.networks.matrices.MAX_TOTAL", 300)
+    program = load(data).program
+    monkeypatch.setattr("qll.networks.matrices.MAX_TOTAL", 299)
+    with pytest.raises(NetworkError, match="too large together"):
+        _ = load(data).relu_form
+    with pytest.raises(NetworkError, match="too large together"):
+        fold(program)
 
 
 def test_missing_file_and_wrong_type(tmp_path: Any) -> None:

@@ -7,7 +7,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from qll.errors import NetworkError
-from qll.networks.matrices import Array, Matrix, add, entries, identity, multiply, scale_rows
+from qll.networks.matrices import (
+    Array,
+    Matrix,
+    add,
+    check_total,
+    entries,
+    identity,
+    multiply,
+    scale_rows,
+)
 from qll.networks.program import Affine, Program, Rectify
 from qll.networks.relu_form import Layer, ReluForm
 
@@ -30,6 +39,7 @@ def _fold(program: Program) -> ReluForm:
     size = program.widths[0]
     values = [_Expression({0: None}, np.zeros(size))]
     layers: list[Layer] = []
+    total = 0
     for step in program.steps:
         if isinstance(step, Rectify):
             layers.append(_layer(values[step.source]))
@@ -37,6 +47,9 @@ def _fold(program: Program) -> ReluForm:
             values.append(_Expression({len(layers): None}, np.zeros(width)))
         else:
             values.append(_apply(step, values))
+            blocks = values[-1].blocks.values()
+            total += sum(entries(block).size for block in blocks if block is not None)
+            check_total(total)
     layers.append(_layer(values[-1]))
     return ReluForm(program.input_shape, tuple(layers))
 

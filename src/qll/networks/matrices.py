@@ -20,6 +20,8 @@ Matrix: TypeAlias = Any  # NDArray[np.float64] or scipy.sparse.csr_matrix; scipy
 DENSE_FROM = 0.2  # share of non-zeros above which a dense product is both smaller and faster
 MAX_ENTRIES = 1 << 26  # half a GiB of float64: more is a mistake or an attack
 
+MAX_TOTAL = 1 << 27  # entries of all matrices of one network together
+
 
 def sparse() -> Any:
     try:
@@ -40,6 +42,16 @@ def check_entries(entries: int, what: str) -> None:
             f"{what} needs a matrix that is too large",
             expected=f"at most {MAX_ENTRIES:,} entries",
             found=f"{entries:,}",
+            fix="use a smaller network or input",
+        )
+
+
+def check_total(entries: int) -> None:
+    if entries > MAX_TOTAL:
+        raise NetworkError(
+            "the network's matrices are too large together",
+            expected=f"at most {MAX_TOTAL:,} entries",
+            found=f"more than {entries:,}",
             fix="use a smaller network or input",
         )
 

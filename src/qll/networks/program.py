@@ -15,7 +15,15 @@ from typing import TypeAlias
 import numpy as np
 
 from qll.errors import NetworkError
-from qll.networks.matrices import Array, Matrix, diagonal, identity, selection
+from qll.networks.matrices import (
+    Array,
+    Matrix,
+    check_total,
+    diagonal,
+    entries,
+    identity,
+    selection,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,6 +77,7 @@ class ProgramBuilder:
     def __init__(self, input_size: int) -> None:
         self.widths: list[int] = [input_size]
         self.steps: list[Step] = []
+        self._entries = 0
 
     def affine(
         self,
@@ -89,6 +98,8 @@ class ProgramBuilder:
                 found=f"{[matrix.shape for _, matrix in terms]}, bias {bias.size}",
                 fix="check the shapes of the network's layers",
             )
+        self._entries += sum(entries(matrix).size for _, matrix in terms)
+        check_total(self._entries)
         return self._append(Affine(tuple(terms), bias, divisor), width)
 
     def constant(self, value: Array) -> int:
