@@ -252,3 +252,49 @@ def _compile(function: Callable[..., None], signature: str) -> Any:
 
 def _address(function: Callable[..., None], signature: str) -> int:
     return int(_compile(function, signature).address)
+
+
+def run_formulas(
+    tape: Tape, patterns: NDArray[np.int64], y: NDArray[np.float32]
+) -> tuple[NDArray[np.float64], NDArray[np.float32]]:
+    """Losses and gradients, each scaled to 1, at outputs ``y`` (samples, outputs).
+
+    The plain use of the kernel, for references and tests. With ``y0``: (samples, 2 * outputs).
+    """
+    from qll.kernels.interpreter import judge_lanes, lay_out_passes
+
+    samples = len(y)
+    centre = np.ascontiguousarray(y[:, tape.outputs :])
+    rows = np.ascontiguousarray(y[:, : tape.outputs].T).reshape(-1)
+    scratch, passes, sources, terms, offsets, widths = tape.room(samples)
+    tables = (passes, sources, terms, offsets, widths)
+    losses = np.zeros(samples)
+    count = lay_out_passes(
+        patterns,
+        samples,
+        *tables,
+        tape.patterns,
+        tape.atoms,
+        tape.offsets,
+        tape.sources,
+        tape.coefficients,
+    )
+    judge_lanes(
+        count,
+        *tables,
+        samples,
+        samples,
+        tape.outputs,
+        centre if centre.size else centre[:0],
+        rows,
+        0,
+        losses,
+        scratch,
+        tape.patterns,
+        tape.nodes,
+        tape.hardness,
+        tape.atoms,
+        tape.functions,
+        tape.params,
+    )
+    return losses, rows.reshape(tape.outputs, samples).T

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from qll.logics import _rows as rows
+from qll.logics._rows import RowFunction, Rows
 from qll.logics.base import LOGICS, Direction, Law, Logic, Negation, fill, resolve
 
 
@@ -61,7 +65,31 @@ class DL2(Logic):
     def loss(self, value: Tensor) -> Tensor:
         return value
 
+    def kernel(self) -> tuple[Mapping[str, RowFunction], tuple[float, ...]]:
+        return {
+            "leq": rows.positive_excess,
+            "conj": rows.total,
+            "disj": rows.product,
+            "tensor": rows.total,
+            "par": rows.product,
+            "limp": _truncated_difference,
+            "loss": rows.itself,
+        }, ()
+
 
 def _product(xs: Tensor) -> Tensor:
     """Two factors are the common case, and much cheaper than a general product's gradient."""
     return xs[0] * xs[1] if len(xs) == 2 else xs.prod(0)
+
+
+# --- the compiled reading (qll.kernels.formula) ---
+
+
+def _truncated_difference(
+    v: Rows, n: int, hardness: float, params: Rows, out: Rows, g: Rows
+) -> None:
+    gap = v[1] - v[0]
+    slope = np.where(gap > 0.0, 1.0, 0.0)
+    out[0] = np.maximum(0.0, gap)
+    g[0] = -slope
+    g[1] = slope

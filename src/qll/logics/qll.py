@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
 from qll.formula.nodes import Formula
 from qll.formula.slack import slack
+from qll.logics import _rows as rows
+from qll.logics._rows import RowFunction, Rows
 from qll.logics.base import (
     LOGICS,
     Direction,
@@ -141,3 +145,62 @@ class QLL(Logic):
         # softplus at hardness p lies above ReLU by at most log(2) / p
         atom = (math.log(2) / self.p, 0.0) if self.comparison == "softplus" else (0.0, 0.0)
         return slack(root, self.p, atom)
+
+    def kernel(self) -> tuple[Mapping[str, RowFunction], tuple[float, ...]]:
+        soft = self.comparison == "softplus" and math.isfinite(self.p)
+        leq = rows.a_minus_b if self.comparison == "difference" else rows.positive_excess
+        return {
+            "leq": _soft_positive_excess if soft else leq,
+            "conj": _soft_maximum,
+            "disj": _soft_minimum,
+            "tensor": rows.total,
+            "par": rows.total,
+            "limp": rows.difference,
+            "loss": rows.itself,
+        }, (self.p,)
+
+
+# --- the compiled reading (qll.kernels.formula) ---
+
+
+def _soft_rows(sign: float) -> RowFunction:
+    """``soft_extreme`` with its closed-form gradient, anchored at the extreme operand."""
+
+    def connective(v: Rows, n: int, hardness: float, params: Rows, out: Rows, g: Rows) -> None:
+        p = params[0] if math.isnan(hardness) else hardness
+        peak = v[0] * sign
+        for i in range(1, n):
+            peak = np.maximum(peak, v[i] * sign)
+        hard = math.isinf(p)
+        for i in range(n):
+            if hard:
+                g[i] = np.where(v[i] * sign == peak, 1.0, 0.0)
+            else:
+                g[i] = np.exp((v[i] * sign - peak) * p)
+        total = g[0]
+        for i in range(1, n):
+            total = total + g[i]
+        for i in range(n):
+            g[i] = g[i] / total
+        if hard:
+            out[0] = peak * sign
+        else:
+            out[0] = (peak + np.log(total) / p) * sign
+
+    return connective
+
+
+_soft_maximum, _soft_minimum = _soft_rows(1.0), _soft_rows(-1.0)
+
+
+def _soft_positive_excess(
+    a: Rows, b: Rows, n: int, params: Rows, v: Rows, da: Rows, db: Rows
+) -> None:
+    p = params[0]
+    for i in range(n):
+        gap = a[i] - b[i]
+        small = np.exp(-p * np.abs(gap))
+        v[i] = np.maximum(0.0, gap) + np.log(1.0 + small) / p
+        slope = np.where(gap > 0.0, 1.0, small) / (1.0 + small)
+        da[i] = slope
+        db[i] = -slope

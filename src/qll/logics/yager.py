@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from qll.logics import _rows as rows
 from qll.logics._fuzzy import Fuzzy, root
+from qll.logics._rows import RowFunction, Rows
 from qll.logics.base import LOGICS, Law, Logic, fill, positive, with_parameter
 
 
@@ -81,3 +85,97 @@ class Yager(Fuzzy):
         if math.isinf(self.r):
             return (a < 1).to(a.dtype)
         return root(1.0 - a.pow(self.r), self.r)
+
+    def kernel(self) -> tuple[Mapping[str, RowFunction], tuple[float, ...]]:
+        return {
+            "leq": _leq_rows,
+            "conj": _conjunction_rows,
+            "disj": _disjunction_rows,
+            "tensor": _conjunction_rows,
+            "par": _disjunction_rows,
+            "limp": _implication_rows,
+            "loss": rows.one_minus,
+        }, (self.r,)
+
+
+# --- the compiled reading (qll.kernels.formula) ---
+
+_TINY = 1e-12  # as in ``root``: below it, value and derivative of the root are 0
+
+
+def _norm_rows(complement: bool) -> RowFunction:
+    """The r-norm of the operands, cut at 1; or 1 minus that of their complements, cut at 0."""
+    offset, sign = (1.0, -1.0) if complement else (0.0, 1.0)
+
+    def connective(v: Rows, n: int, hardness: float, params: Rows, out: Rows, g: Rows) -> None:
+        r = params[0]
+        peak = offset + sign * v[0]
+        for i in range(1, n):
+            peak = np.maximum(peak, offset + sign * v[i])
+        if math.isinf(r):
+            count = np.where(offset + sign * v[0] == peak, 1.0, 0.0)
+            for i in range(1, n):
+                count = count + np.where(offset + sign * v[i] == peak, 1.0, 0.0)
+            for i in range(n):
+                g[i] = np.where(offset + sign * v[i] == peak, 1.0, 0.0) / count
+            out[0] = offset + sign * peak
+        else:
+            peak = np.maximum(peak, 1e-300)
+            whole = np.where(peak > 0.0, 0.0, 0.0)
+            for i in range(n):
+                share = (offset + sign * v[i]) / peak
+                power = np.where(share > 0.0, np.exp((r - 1.0) * np.log(share)), 0.0)
+                g[i] = power
+                whole = whole + power * share
+            rooted = np.exp(np.log(np.maximum(whole, _TINY)) / r)
+            norm = np.where(whole > _TINY, peak * rooted, 0.0)
+            inside = np.where(whole > _TINY, np.where(norm <= 1.0, 1.0, 0.0), 0.0)
+            for i in range(n):
+                g[i] = inside * g[i] * rooted / np.maximum(whole, _TINY)
+            out[0] = offset + sign * np.minimum(1.0, norm)
+
+    return connective
+
+
+_conjunction_rows, _disjunction_rows = _norm_rows(True), _norm_rows(False)
+
+
+def _leq_rows(a: Rows, b: Rows, n: int, params: Rows, v: Rows, da: Rows, db: Rows) -> None:
+    r = params[0]
+    for i in range(n):
+        holds = a[i] <= b[i]
+        not_a, not_b = 1.0 / (1.0 + np.exp(a[i])), 1.0 / (1.0 + np.exp(b[i]))
+        if math.isinf(r):
+            v[i] = np.where(holds, 1.0, 1.0 - not_b)
+            da[i] = 0.0
+            db[i] = np.where(holds, 0.0, not_b * (1.0 - not_b))
+        else:
+            ratio = np.where(holds, 0.0, not_a / np.maximum(not_b, 1e-300))
+            power = np.where(ratio > 0.0, np.exp((r - 1.0) * np.log(ratio)), 0.0)
+            rest = 1.0 - power * ratio
+            rooted = np.where(rest > _TINY, np.exp(np.log(np.maximum(rest, _TINY)) / r), 0.0)
+            slope = rooted / np.maximum(rest, _TINY) * power  # minus the root's, by the ratio
+            v[i] = np.where(holds, 1.0, 1.0 - not_b * rooted)
+            by_not_a = slope
+            by_not_b = -rooted - ratio * slope
+            da[i] = np.where(holds, 0.0, -by_not_a * not_a * (1.0 - not_a))
+            db[i] = np.where(holds, 0.0, -by_not_b * not_b * (1.0 - not_b))
+
+
+def _implication_rows(v: Rows, n: int, hardness: float, params: Rows, out: Rows, g: Rows) -> None:
+    r = params[0]
+    holds = v[0] <= v[1]
+    if math.isinf(r):
+        out[0] = np.where(holds, 1.0, v[1])
+        g[0] = 0.0
+        g[1] = np.where(holds, 0.0, 1.0)
+    else:
+        not_a, not_b = 1.0 - v[0], 1.0 - v[1]
+        ratio = np.where(holds, 0.0, not_a / np.maximum(not_b, 1e-300))
+        power = np.where(ratio > 0.0, np.exp((r - 1.0) * np.log(ratio)), 0.0)
+        rest = 1.0 - power * ratio
+        rooted = np.where(rest > _TINY, np.exp(np.log(np.maximum(rest, _TINY)) / r), 0.0)
+        slope = rooted / np.maximum(rest, _TINY) * power
+        out[0] = np.where(holds, 1.0, 1.0 - not_b * rooted)
+        g[0] = np.where(holds, 0.0, -slope)
+        g[1] = np.where(holds, 0.0, rooted + ratio * slope)
