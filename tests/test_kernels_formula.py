@@ -85,6 +85,7 @@ def reference(root: Formula, record, y: torch.Tensor) -> tuple[torch.Tensor, tor
 def assert_agree(tape, roots, record, y: torch.Tensor, patterns: np.ndarray) -> None:
     losses, gradients = run_formulas(tape, patterns, y.numpy())
     for k, root in enumerate(roots):
+        shown = repr(root)
         chosen = patterns == k
         wanted, slope = reference(root, record, y[chosen])
         np.testing.assert_allclose(losses[chosen], wanted, rtol=1e-9, atol=1e-11, err_msg=shown)
