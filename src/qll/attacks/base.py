@@ -106,6 +106,7 @@ class Attack(ABC):
         ``judge`` is the property that decides (default: ``prop``); a training variant of a formula
         may drive the search for another. The region is then the judge's.
         """
+        _check_batch(x0, labels, engine)
         judge = prop if judge is None else judge
         region = Region.of(judge, x0) if region is None else region
         points = self.find(
