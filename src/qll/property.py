@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from qll.enclosure import Enclosure, OutputBounds
 from qll.errors import FormulaError, InputError
 from qll.formula import units
 from qll.formula.check import check
@@ -34,7 +35,7 @@ from qll.formula.rewrite import Grounder, Shape
 from qll.formula.show import Style, show_specification
 from qll.formula.slack import hard_form
 from qll.formula.template import plan
-from qll.logics.base import Logic
+from qll.logics.base import Direction, Logic
 from qll.logics.base import logic as read_logic
 from qll.logics.boolean import Boolean
 from qll.reading import Reading
@@ -199,6 +200,47 @@ class Property:
         ]
         return max(a for a, _ in pairs), max(b for _, b in pairs)
 
+    def enclose(
+        self, bounds: OutputBounds, *, labels: Tensor | None = None, logic: Logic | str = "qll:5"
+    ) -> tuple[Tensor, Tensor]:
+        """Lower and upper ends of the value over each sample's region, ``(batch,)``."""
+        record, zeros = read_logic(logic), bounds.zeros
+        if extra := self.sources - {"y"}:
+            raise FormulaError(
+                f"property '{self.name}' cannot be bounded over a region yet",
+                expected="a formula of the outputs y alone",
+                found=f"one that speaks of {', '.join(sorted(extra))}",
+                fix="train it against attacks, and prove it with the verifier",
+            )
+        patterns, pick = self._patterns(zeros.new_zeros(len(zeros), bounds.outputs), labels)
+        key = (record, "enclosure", bounds.outputs, patterns, zeros.device, zeros.dtype)
+        if key not in self._cache:
+            formulas, rows, _ = self._formulas(record, Shape(bounds.outputs), patterns)
+            self._cache[key] = Enclosure(
+                plan(formulas), record, rows, device=zeros.device, dtype=zeros.dtype
+            )
+        enclosure: Enclosure = self._cache[key]
+        return enclosure(bounds, pick)
+
+    def upper(
+        self, bounds: OutputBounds, *, labels: Tensor | None = None, logic: Logic | str = "qll:5"
+    ) -> Tensor:
+        """A sound, differentiable upper bound of the loss over each sample's region.
+
+        ``bounds`` come from ``qll.bounds.module_bounds(model, region)``. With the Boolean logic's
+        value (or QLL's plus its slack) at most 0, the region is certified.
+        """
+        record = read_logic(logic)
+        low, high = self.enclose(bounds, labels=labels, logic=record)
+        worst = low if record.direction is Direction.HIGHER_IS_TRUER else high
+        loss = record.loss(worst)
+        return torch.where(worst == record.top, torch.zeros_like(loss), loss)
+
+    def certified(self, bounds: OutputBounds, *, labels: Tensor | None = None) -> Tensor:
+        """Which regions the bounds prove: the hard value is at most 0 everywhere in them. In the
+        arithmetic of the bounds: float rounding is not covered, a verifier's certificate is."""
+        return self.enclose(bounds, labels=labels, logic=Boolean())[1] <= 0
+
     def hard_form(
         self,
         labels: int | tuple[int, ...] | None = None,
@@ -291,6 +333,14 @@ class Property:
     def _compile(
         self, record: Logic, shape: Shape, patterns: tuple[tuple[int, ...], ...] | None, y: Tensor
     ) -> tuple[Reading, tuple[str, ...]]:
+        formulas, rows, used = self._formulas(record, shape, patterns)
+        return Reading(plan(formulas), record, rows, device=y.device, dtype=y.dtype), used
+
+    def _formulas(
+        self, record: Logic, shape: Shape, patterns: tuple[tuple[int, ...], ...] | None
+    ) -> tuple[list[Formula], dict[tuple[str, int], int], tuple[str, ...]]:
+        """The ground formula of each pattern, the row of each slot in the stack of quantities, and
+        which quantities are stacked."""
         grounder = Grounder(self.specification, self.values, shape, top_is_unit=record.top_is_unit)
         wanted = patterns or self._label_patterns(shape, multi_label=False)
         formulas = [record.prepare(grounder.ground(p)) for p in wanted]
@@ -300,7 +350,7 @@ class Property:
             width = shape.outputs if source.startswith("y") else math.prod(shape.inputs or ())
             for k in range(width):
                 rows[(source, k)] = len(rows)
-        return Reading(plan(formulas), record, rows, device=y.device, dtype=y.dtype), used
+        return formulas, rows, used
 
     def _tensors(self, y: Tensor, points: Mapping[str, Tensor]) -> dict[str, Tensor]:
         if y.dim() != 2:

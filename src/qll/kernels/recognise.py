@@ -158,8 +158,11 @@ class Convolution(AffineLayer):
 Piece = AffineLayer | Rectifier
 
 
-def recognise(module: nn.Module, input_shape: Shape) -> list[Piece] | None:
-    """The module as a chain of known pieces, or None if some part of it is not one of them."""
+def recognise(
+    module: nn.Module, input_shape: Shape, *, compiled: bool = True
+) -> list[Piece] | None:
+    """The module as a chain of known pieces, or None if some part of it is not one of them (or,
+    for the compiled path, not in float32 on the CPU)."""
     shape = tuple(input_shape)
     pieces: list[Piece] = []
     for leaf in _leaves(module):
@@ -169,7 +172,7 @@ def recognise(module: nn.Module, input_shape: Shape) -> list[Piece] | None:
             pieces.append(Rectifier())
             continue
         piece = _affine(leaf, shape)
-        if piece is None or piece.in_shape != shape or not _plain_tensors(leaf):
+        if piece is None or piece.in_shape != shape or (compiled and not _plain_tensors(leaf)):
             return None
         pieces.append(piece)
         shape = piece.out_shape

@@ -18,6 +18,7 @@ class Fuzzy(Logic):
     top: ClassVar[float] = 1.0
     bottom: ClassVar[float] = 0.0
     unit: ClassVar[float] = 1.0
+    reads_differences: ClassVar[bool] = False
 
     def leq(self, a: Tensor, b: Tensor) -> Tensor:
         """The residual implication of the two sides as degrees."""

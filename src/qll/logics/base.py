@@ -63,6 +63,8 @@ class Logic(ABC):
     negation: ClassVar[Negation] = Negation.OPERATION
     # A fuzzy or DL2 top is neutral for tensor; QLL's top lies beyond its unit.
     top_is_unit: ClassVar[bool] = True
+    # ``a <= b`` depends on a - b alone, so that a bound of the difference serves.
+    reads_differences: ClassVar[bool] = True
     laws: ClassVar[frozenset[Law]] = frozenset()
 
     @property

@@ -1,0 +1,224 @@
+"""Differentiable bounds of torch modules over boxes: interval arithmetic, and CROWN on top of it.
+
+For training on bounds. Affine runs that end in few outputs are folded to one matrix first, which is
+tighter than bounding them layer by layer; the last linear layer is not bounded at all but composed
+with whatever affine function of the outputs is asked for (differences of logits, say).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from qll.errors import NetworkError
+from qll.kernels.recognise import AffineLayer, Convolution, Dense, Rectifier, Scale, recognise
+
+Ends = tuple[Tensor, Tensor]
+BoundKind = Literal["interval", "crown"]
+
+# An affine run with at most this many outputs is folded to a dense matrix.
+_FOLD_OUTPUTS = 256
+
+
+@dataclass(frozen=True, eq=False)
+class _Run:
+    """Consecutive affine layers between two ReLUs."""
+
+    layers: tuple[AffineLayer, ...]
+
+    @property
+    def out_size(self) -> int:
+        return math.prod(self.layers[-1].out_shape)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = layer.forward(x)
+        return x
+
+    def adjoint(self, g: Tensor) -> Tensor:
+        for layer in reversed(self.layers):
+            g = layer.adjoint(g)
+        return g
+
+    def matrix(self) -> tuple[Tensor, Tensor]:
+        """``(weight (out, in), bias (out,))`` of the run, differentiable in its parameters."""
+        like = _example(self.layers)
+        seed = torch.eye(self.out_size, device=like.device, dtype=like.dtype)
+        weight = self.adjoint(seed.reshape(-1, *self.layers[-1].out_shape)).flatten(1)
+        bias = self.forward(like.new_zeros(1, *self.layers[0].in_shape)).flatten()
+        return weight, bias
+
+    def interval(self, middle: Tensor, radius: Tensor) -> tuple[Tensor, Tensor]:
+        """Middle and radius of the image of a box."""
+        if self.out_size <= _FOLD_OUTPUTS and len(self.layers) > 1:
+            weight, bias = self.matrix()
+            shape = (-1, *self.layers[-1].out_shape)
+            centre = middle.flatten(1) @ weight.t() + bias
+            return centre.reshape(shape), (radius.flatten(1) @ weight.abs().t()).reshape(shape)
+        for layer in self.layers:
+            middle, radius = layer.forward(middle), _absolute(layer, radius)
+        return middle, radius
+
+
+def _example(layers: tuple[AffineLayer, ...]) -> Tensor:
+    for layer in layers:
+        if isinstance(layer, Dense | Convolution):
+            return layer.module.weight if isinstance(layer, Dense) else layer.weight()
+        if isinstance(layer, Scale):
+            return layer.scale_and_shift()[0]
+    return torch.zeros(())
+
+
+def _absolute(layer: AffineLayer, radius: Tensor) -> Tensor:
+    """The radius through the absolute values of the layer's weights."""
+    match layer:
+        case Dense():
+            return radius @ layer.module.weight.abs().t()
+        case Convolution():
+            return torch.nn.functional.conv2d(
+                radius, layer.weight().abs().to(radius), None, layer.stride, layer.padding,
+                layer.dilation, layer.groups,
+            )  # fmt: skip
+        case Scale():
+            scale = layer.scale_and_shift()[0].abs()
+            return radius * scale.reshape(1, -1, *(1,) * (radius.dim() - 2))
+        case _:
+            return layer.forward(radius)  # a reshape
+
+
+@dataclass(frozen=True, eq=False)
+class ModuleBounds:
+    """Bounds of a module over one box for each sample; see ``module_bounds``.
+
+    ``boxes`` are the ends before each ReLU, ``inputs`` those of the input, and ``runs`` the affine
+    runs between them, the last of which gives the outputs.
+    """
+
+    runs: tuple[_Run, ...]
+    inputs: Ends
+    boxes: tuple[Ends, ...]
+    kind: BoundKind
+
+    @property
+    def outputs(self) -> int:
+        return self.runs[-1].out_size
+
+    @property
+    def zeros(self) -> Tensor:
+        return self.inputs[0].new_zeros(len(self.inputs[0]))
+
+    def affine(self, rows: Tensor, constant: Tensor, pick: Tensor | None) -> Ends:
+        """Bounds ``(n, batch)`` of ``rows @ y + constant``, ``rows`` (patterns, n, outputs)."""
+        weight, bias = self.runs[-1].matrix()
+        composed = rows @ weight  # (patterns, n, width of the last hidden layer)
+        offset = constant + rows @ bias
+        if self.kind == "crown" and self.boxes:
+            return self._crown(composed, offset, pick)
+        low, high = self._last_box()
+        return _box_ends((low + high) / 2, (high - low) / 2, composed, offset, pick)
+
+    def outputs_box(self) -> Ends:
+        """Bounds ``(batch, outputs)`` of the outputs themselves."""
+        eye = torch.eye(self.outputs, device=self.zeros.device, dtype=self.zeros.dtype)
+        low, high = self.affine(eye[None], eye.new_zeros(1, self.outputs), None)
+        return low.t(), high.t()
+
+    def _last_box(self) -> Ends:
+        if not self.boxes:
+            return self.inputs[0].flatten(1), self.inputs[1].flatten(1)
+        low, high = self.boxes[-1]
+        return torch.relu(low).flatten(1), torch.relu(high).flatten(1)
+
+    def _crown(self, composed: Tensor, offset: Tensor, pick: Tensor | None) -> Ends:
+        """Linear bounds carried back to the input, one for each row and sample."""
+        batch = len(self.zeros)
+        pick = (
+            torch.zeros(batch, dtype=torch.long, device=composed.device) if pick is None else pick
+        )
+        rows, constants = composed[pick], offset[pick]  # (batch, n, width), (batch, n)
+        ends = []
+        for sign in (1.0, -1.0):  # the upper end is minus the lower end of the negated row
+            ends.append(sign * self._lower(sign * rows, sign * constants).t())
+        return ends[0], ends[1]
+
+    def _lower(self, rows: Tensor, constant: Tensor) -> Tensor:
+        batch, count = rows.shape[:2]
+        for k in range(len(self.boxes) - 1, -1, -1):
+            low, high = (end.flatten(1).unsqueeze(1) for end in self.boxes[k])
+            unstable = (low < 0) & (high > 0)
+            width = torch.where(unstable, high - low, torch.ones_like(low))
+            chord = torch.where(unstable, high / width, (low >= 0).to(low.dtype))
+            # The slope below is a choice: 1 where the positive side is larger. It is held fixed.
+            slope = torch.where(unstable, (high > -low).to(low.dtype), chord).detach()
+            falling = rows.clamp(max=0.0)
+            constant = constant - (falling * torch.where(unstable, chord * low, 0.0)).sum(-1)
+            back = rows.clamp(min=0.0) * slope + falling * chord
+            run = self.runs[k]
+            shape = (batch * count, *run.layers[-1].out_shape)
+            flat = back.reshape(shape)
+            zero = run.forward(back.new_zeros(1, *run.layers[0].in_shape)).flatten()
+            constant = constant + back @ zero
+            rows = run.adjoint(flat).reshape(batch, count, -1)
+        low, high = (end.flatten(1).unsqueeze(1) for end in self.inputs)
+        middle, radius = (low + high) / 2, (high - low) / 2
+        return constant + (rows * middle).sum(-1) - (rows.abs() * radius).sum(-1)
+
+
+def _box_ends(
+    middle: Tensor, radius: Tensor, rows: Tensor, constant: Tensor, pick: Tensor | None
+) -> Ends:
+    """Ends ``(n, batch)`` of affine functions of a box ``(batch, width)``."""
+    if rows.shape[0] == 1:
+        centre = middle @ rows[0].t() + constant[0]
+        spread = radius @ rows[0].abs().t()
+    else:
+        if pick is None:
+            raise TypeError("rows for several label patterns need each sample's pattern")
+        centre = torch.einsum("bw,bnw->bn", middle, rows[pick]) + constant[pick]
+        spread = torch.einsum("bw,bnw->bn", radius, rows.abs()[pick])
+    return (centre - spread).t(), (centre + spread).t()
+
+
+def module_bounds(
+    model: nn.Module, lower: Tensor, upper: Tensor, *, kind: BoundKind = "interval"
+) -> ModuleBounds:
+    """Bounds of ``model`` over the boxes between ``lower`` and ``upper``, ``(batch, *input)``.
+
+    Differentiable in the model's parameters and in the boxes.
+    """
+    pieces = recognise(model, tuple(lower.shape[1:]), compiled=False)
+    if pieces is None:
+        raise NetworkError(
+            "this network has a layer without a bound rule",
+            expected="linear, convolution, pooling, normalisation, flatten and ReLU layers",
+            found=type(model).__name__,
+            fix="build it as nn.Sequential of such layers, or train with --method attack",
+        )
+    runs: list[_Run] = []
+    layers: list[AffineLayer] = []
+    for piece in pieces:
+        if isinstance(piece, Rectifier):
+            runs.append(_Run(tuple(layers)))
+            layers = []
+        else:
+            layers.append(piece)
+    runs.append(_Run(tuple(layers)))
+    if not all(run.layers for run in runs):
+        raise NetworkError(
+            "this network has two ReLUs in a row, or ends in one",
+            expected="an affine layer before and after every ReLU",
+            found="a ReLU without one",
+            fix="remove the redundant ReLU",
+        )
+    boxes: list[Ends] = []
+    middle, radius = (lower + upper) / 2, (upper - lower) / 2
+    for run in runs[:-1]:
+        middle, radius = run.interval(middle, radius)
+        boxes.append((middle - radius, middle + radius))
+        low, high = (torch.relu(end) for end in boxes[-1])
+        middle, radius = (low + high) / 2, (high - low) / 2
+    return ModuleBounds(tuple(runs), (lower, upper), tuple(boxes), kind)
