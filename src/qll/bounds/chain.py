@@ -41,6 +41,9 @@ class Node:
     gap: Single | None = None
     depth: int = 0
     label: int = 0  # which obligation it belongs to
+    # Units of beta and delta, measured once on the root of a tree: measured again on a node whose
+    # betas have grown they would grow with them, without end.
+    scales: tuple[float, float] = (0.0, 0.0)
 
     @property
     def is_empty(self) -> bool:
@@ -217,6 +220,7 @@ class DualLanes:
             np.zeros(n, dtype=np.bool_),
             floats(objectives),
         )
+        self.scales = floats(2)
         self.bound, self.minimiser, self.gap = floats(1), floats(inputs), floats(n)
 
     def _put(self, buffer: Single, columns: Sequence[Any]) -> None:
@@ -249,6 +253,7 @@ class DualLanes:
                 self._put(buffer, [_padded(node.weight, self.objectives) for node in nodes])
             elif buffer.size and getattr(nodes[0], name).size:
                 self._put(buffer, [getattr(node, name) for node in nodes])
+        self._put(self.scales, [np.array(node.scales, dtype=np.float32) for node in nodes])
         if fresh:
             for buffer in (*self.first, *self.second):
                 buffer.fill(0)
@@ -257,7 +262,7 @@ class DualLanes:
             (rates.alpha, rates.beta, rates.weight, rates.delta, rates.decay),
             self.chain.packed32, box,
             (self.low, self.high, self.sign, self.objective, self.offset, self.objectives),
-            self.variables, self.first, self.second, self.scratch,
+            self.variables, self.first, self.second, self.scratch, self.scales,
             self.bound, self.minimiser, self.gap,
         )  # fmt: skip
         values = [v.reshape(-1, self.lanes) for v in self.variables]
@@ -276,6 +281,7 @@ class DualLanes:
             node.weight = values[2][: len(node.offset), lane].copy()
             node.delta = deltas[lane][: node.delta.size]
             node.bound = float(self.bound[lane])
+            node.scales = (float(self.scales[lane]), float(self.scales[self.lanes + lane]))
             node.minimiser, node.gap = points[lane], gaps[lane]
         return int(taken)
 

@@ -190,12 +190,10 @@ class DenseChain:
 
     def __init__(self, form: ReluForm) -> None:
         blocks = [layer.terms[0][1] for layer in form.layers]
-        dense = [b if isinstance(b, np.ndarray) else np.asarray(b.toarray()) for b in blocks]
-        self.widths = np.array(form.widths, dtype=np.int64)
-        self.starts = np.concatenate([[0], np.cumsum(self.widths[1:])]).astype(np.int64)
-        self.at = np.concatenate([[0], np.cumsum([b.size for b in dense])])[:-1].astype(np.int64)
-        self.weights = np.concatenate([b.ravel() for b in dense])
-        self.bias = np.concatenate([layer.bias for layer in form.layers])
+        dense = [b if isinstance(b, np.ndarray) else b.toarray() for b in blocks]
+        self.weights = tuple(np.ascontiguousarray(b, dtype=np.float64) for b in dense)
+        self.biases = tuple(np.ascontiguousarray(layer.bias) for layer in form.layers)
+        self.scratch = tuple(tuple(np.zeros_like(b) for b in self.biases) for _ in range(5))
 
     @staticmethod
     def fits(form: ReluForm) -> bool:
@@ -208,7 +206,7 @@ class DenseChain:
         values = np.empty((len(lower), len(rows)))
         inputs = np.empty((len(lower), len(rows), lower.shape[1]))
         crown_boxes(
-            self.widths, self.starts, self.at, self.weights, self.bias,
+            self.weights, self.biases, *self.scratch,
             np.ascontiguousarray(lower), np.ascontiguousarray(upper),
             np.ascontiguousarray(rows), np.ascontiguousarray(constant), values, inputs,
         )  # fmt: skip

@@ -102,6 +102,7 @@ def ascend(  # type: ignore[no-untyped-def]
     first,  # moments of the variables
     second,
     scratch,
+    scales,  # (2 * LANES,) units of beta and delta; where 0, measured here and written
     bound,  # out: (LANES,)
     minimiser,  # out: (inputs * LANES,)
     gap,  # out: (neurons * LANES,) what each neuron's relaxation loses there
@@ -216,11 +217,15 @@ def ascend(  # type: ignore[no-untyped-def]
             size = zero
             for p in range(pixels):
                 size = size + absolute(load(pixel_coefficient, p * LANES))
-            delta_scale = size * broadcast(ONE / np.float32(pixels)) + broadcast(TINY)
+            measured = size * broadcast(ONE / np.float32(pixels)) + broadcast(TINY)
+            delta_scale = select(less(zero, load(scales, LANES)), load(scales, LANES), measured)
+            store(scales, LANES, delta_scale)
             size = zero
             for i in range(neurons):
                 size = size + absolute(load(coefficient, i * LANES))
-            beta_scale = size * broadcast(ONE / np.float32(neurons)) + broadcast(TINY)
+            measured = size * broadcast(ONE / np.float32(neurons)) + broadcast(TINY)
+            beta_scale = select(less(zero, load(scales, 0)), load(scales, 0), measured)
+            store(scales, 0, beta_scale)
         # The box minimum of each group.
         value = constant
         for p in range(pixels):

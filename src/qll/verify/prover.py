@@ -26,6 +26,10 @@ MARGIN = 1e-9
 # The float32 ascent stops above this share: its rounding, so that float64 will mostly agree.
 SINGLE_MARGIN = 2e-5
 
+# Smaller steps for multipliers that were inherited: Adam's first steps are of full size.
+WARM = Rates(alpha=0.05, beta=0.1, weight=0.05, delta=0.1)
+# A layer is split together with narrower ones if it is at most this many times wider.
+NARROW = 4
 # Linear programmes may take this share of the time, and this many seconds at once.
 CLIMB_SHARE = 0.25
 CLIMB_START = 0.15
@@ -86,6 +90,7 @@ class ChainProver:
         self.chains = [Chain(form, k, TILE) for k in range(1, self.hidden + 1)]
         self.buffers: dict[tuple[int, int], DualLanes] = {}
         self.rates = Rates()
+        self.warm = WARM
 
     @property
     def chain(self) -> Chain:
@@ -106,18 +111,24 @@ class ChainProver:
         chain: Chain | None = None,
         target: float = np.inf,
     ) -> None:
+        """Raise the nodes' bounds. A node with inherited multipliers that ends below where it began
+        (Adam is not monotone) keeps the inherited ones."""
         chain = self.chain if chain is None else chain
         objectives = max(len(node.offset) for node in nodes)
         buffer = self._buffer(chain, objectives)
+        before = [(n.bound, n.alpha, n.beta, n.weight, n.delta) for n in nodes]
         for start in range(0, len(nodes), self.lanes):
             buffer.run(
                 nodes[start : start + self.lanes],
                 run.box,
                 steps,
-                rates=self.rates,
+                rates=self.rates if nodes[start].scales == (0.0, 0.0) else self.warm,
                 hull=True,
                 target=target,
             )
+        for node, old in zip(nodes, before, strict=True):
+            if node.bound < old[0]:
+                node.bound, node.alpha, node.beta, node.weight, node.delta = old
 
     def prove(self, query: Query, deadline: float, search: Search) -> Outcome:
         """Decide the query by ``deadline`` (of `time.monotonic`) if possible."""
@@ -336,23 +347,20 @@ class _Run:
         return False
 
     def candidates(self, node: Node, count: int) -> list[int]:
-        """Unstable neurons by what their relaxation loses, the last layers (the narrow ones) first."""
+        """Unstable neurons by what their relaxation loses, narrow layers first."""
         gap = node.gap
         if gap is None:
             return []
-        found: list[int] = []
         unstable = (node.low < 0) & (node.high > 0) & (node.sign == 0)
-        layers = sorted(range(self.chain.layers), key=lambda k: int(self.chain.widths[k]))
-        for k in layers:
-            part = self.chain.part(k)
-            here = np.flatnonzero(unstable[part]) + part.start
-            if not here.size:
-                continue
-            order = here[np.argsort(-gap[here])]
-            found += order[: count - len(found)].tolist()
-            if len(found) >= count or k != layers[0] or len(found) >= 1:
-                break
-        return found
+        widths = self.chain.widths
+        open_layers = [k for k in range(self.chain.layers) if unstable[self.chain.part(k)].any()]
+        if not open_layers:
+            return []
+        # Layers about as narrow as the narrowest that is left compete; wide ones wait.
+        limit = NARROW * min(int(widths[k]) for k in open_layers)
+        parts = [self.chain.part(k) for k in open_layers if widths[k] <= limit]
+        here = np.concatenate([np.flatnonzero(unstable[p]) + p.start for p in parts])
+        return here[np.argsort(-gap[here], kind="stable")][:count].tolist()
 
     def child(self, node: Node, neuron: int, sign: int) -> Node:
         low, high, signs = node.low, node.high, node.sign.copy()
