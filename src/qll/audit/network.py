@@ -1,0 +1,317 @@
+"""ONNX bytes to steps with the stored weights, and to folded layers with rigorous radii.
+
+Taken are chains: a *step* is ``(bias + A v) / divisor`` of the value before it, with exact stored
+numbers, or a ReLU. The *folded* layers are ``z_k = bias_k + W_k a_{k-1}`` with ``a_0`` the raw input
+and ``a_k = relu(z_k)``. An entry of W or bias is known as a float64 middle M and a radius R that
+contain the exact fold: ``|fl(A M) - A W| <= |A| R + gamma_n |A| |M|`` with ``gamma_n = n u / (1 - n u)``
+and ``u = 2^-53``, for a sum of n products in any order, fused or not (Higham 2002, section 3.1).
+Radii are inflated for the rounding of their own computation. Stored numbers lie between 2^-150 and
+2^100 in size and at most 5 affine steps are folded, so that nothing over- or underflows here.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qll.audit.container import NotConfirmed, require
+
+Array: TypeAlias = NDArray[np.float64]
+UNIT = 2.0**-53
+MOST_ENTRIES = 1 << 26
+MOST_FOLDED = 5
+
+
+def gamma(products: int) -> float:
+    """Above gamma_n for sums of ``products`` terms, with room for a dozen further roundings."""
+    return 1.01 * (products + 16) * UNIT
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """``(bias + A v) / divisor``; A by rising rows, columns, values."""
+
+    rows: NDArray[np.int64]
+    columns: NDArray[np.int64]
+    values: Array
+    bias: Array
+    divisor: Array | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Layer:
+    """``z = bias + W a``; one-dimensional middle and radius stand for diagonal matrices."""
+
+    bias: Array
+    bias_radius: Array
+    middle: Array
+    radius: Array
+
+
+@dataclass(frozen=True, eq=False)
+class Network:
+    """``steps`` unfolded (None is a ReLU) and ``layers`` folded, the last one the output."""
+
+    input_shape: tuple[int, ...]
+    steps: tuple[Step | None, ...]
+    layers: tuple[Layer, ...]
+
+    @property
+    def widths(self) -> list[int]:
+        return [math.prod(self.input_shape), *(layer.bias.size for layer in self.layers)]
+
+    def exact(self, point: list[Fraction]) -> list[Fraction]:
+        """The outputs in rational arithmetic on the stored weights: integers over a denominator."""
+        numbers, below = _common(point)
+        for step in self.steps:
+            if step is None:
+                numbers = np.maximum(numbers, 0)
+                continue
+            weights, scale = _common(step.values.tolist())
+            bias, bias_scale = _common(step.bias.tolist())
+            total = bias * (scale * below)
+            if weights.size:
+                starts = np.flatnonzero(np.diff(step.rows, prepend=-1))
+                sums = np.add.reduceat(weights * numbers[step.columns], starts)
+                total[step.rows[starts]] += sums * bias_scale
+            numbers, below = total, scale * below * bias_scale
+            if step.divisor is not None:
+                inverse, extra = _common([1 / Fraction(v) for v in step.divisor.tolist()])
+                numbers, below = numbers * inverse, below * extra
+        return [Fraction(int(n), below) for n in numbers]
+
+
+def _common(values: list[Any]) -> tuple[Any, int]:
+    exact = [Fraction(v) for v in values]
+    below = math.lcm(*(v.denominator for v in exact))
+    return np.array([v.numerator * (below // v.denominator) for v in exact], dtype=object), below
+
+
+def read_network(data: bytes, mean: list[float] | None, std: list[float] | None) -> Network:
+    """The network of raw input: ``(x - mean) / std`` (one number, one a channel or one an input)
+    comes before the file's own steps."""
+    import onnx
+
+    try:
+        return _Reader(onnx.load_model_from_string(data).graph, mean, std).network()
+    except NotConfirmed:
+        raise
+    except Exception as error:  # whatever the reader stumbles over is not understood
+        raise NotConfirmed(f"the network cannot be read: {type(error).__name__}: {error}") from error
+
+
+class _Reader:
+    """Follows the one value from the input to the output; ``constants`` are all other names."""
+
+    def __init__(self, graph: Any, mean: list[float] | None, std: list[float] | None) -> None:
+        from onnx import numpy_helper
+
+        self.steps: list[Step | None] = []
+        self.constants = {t.name: _stored(numpy_helper.to_array(t)) for t in graph.initializer}
+        inputs = [i for i in graph.input if i.name not in self.constants]
+        require(len(inputs) == 1 and len(graph.output) == 1, "not one input and one output")
+        dims = [d.dim_value for d in inputs[0].type.tensor_type.shape.dim]
+        require(len(dims) > 1 and dims[0] in (0, 1), "the first axis of the input is not the batch")
+        require(all(d > 0 for d in dims[1:]), "the input has no fixed shape")
+        self.name, self.shape = inputs[0].name, (1, *dims[1:])
+        self.input_shape = tuple(dims[1:])
+        require((mean is None) == (std is None), "half a normalisation")
+        if mean is not None and std is not None:
+            centre, width = (self._spread(v) for v in (mean, std))
+            require((width > 0).all(), "a deviation that is not positive")
+            self._diagonal(np.ones(centre.size), -centre, width)
+        for node in graph.node:
+            require(node.domain in ("", "ai.onnx"), f"operator {node.domain}.{node.op_type}")
+            attributes = {a.name: a for a in node.attribute}
+            if node.op_type == "Constant":
+                tensor = numpy_helper.to_array(attributes["value"].t)
+                self.constants[node.output[0]] = _stored(tensor)
+                continue
+            method = getattr(self, f"_op_{node.op_type.lower()}", None)
+            require(method is not None, f"operator {node.op_type} is not understood")
+            require(list(node.input).count(self.name) == 1, "the network is not a chain")
+            require(len(node.output) == 1, f"{node.op_type} with several outputs")
+            method(list(node.input), attributes)  # type: ignore[misc]
+            self.name = node.output[0]
+        require(graph.output[0].name == self.name, "the output is not the last value")
+
+    def _spread(self, values: list[float]) -> Array:
+        given = _stored(np.array(values, dtype=np.float64)).ravel()
+        channels, size = self.input_shape[0], math.prod(self.input_shape)
+        require(given.size in (1, channels, size), "the normalisation does not fit the input")
+        return np.repeat(given, size // given.size)
+
+    def _diagonal(self, scale: Array, bias: Array, divisor: Array | None = None) -> None:
+        n = np.arange(scale.size)
+        self.steps.append(Step(n, n, scale, bias, divisor))
+
+    def _matrix(self, weight: Array, bias: Array) -> None:
+        """``weight`` is (outputs, inputs)."""
+        require(weight.shape[1] == math.prod(self.shape), "a matrix does not fit")
+        rows, columns = np.nonzero(weight)
+        self.steps.append(Step(rows, columns, weight[rows, columns], bias))
+        self.shape = (*self.shape[:-1], weight.shape[0])
+
+    def _constant(self, inputs: list[str], position: int) -> Array:
+        require(len(inputs) > position and inputs[position] in self.constants, "no constant here")
+        return self.constants[inputs[position]]
+
+    def _operand(self, inputs: list[str]) -> tuple[Array, bool]:
+        """The constant of two inputs, spread over the value, and whether the value is the left."""
+        left = inputs[0] == self.name
+        given = self._constant(inputs, 1 if left else 0)
+        require(np.broadcast_shapes(self.shape, given.shape) == self.shape, "a constant of no fit")
+        return np.broadcast_to(given, self.shape).ravel().copy(), left
+
+    def _op_identity(self, inputs: list[str], attributes: dict[str, Any]) -> None:
+        pass
+
+    def _op_relu(self, inputs: list[str], attributes: dict[str, Any]) -> None:
+        self.steps.append(None)
+
+    def _op_flatten(self, inputs: list[str], attributes: dict[str, Any]) -> None:
+        require(_integer(attributes, "axis", 1) == 1, "Flatten of another axis than 1")
+        self.shape = (1, math.prod(self.shape))
+
+    def _op_reshape(self, inputs: list[str], attributes: dict[str, Any]) -> None:
+        wanted = [int(v) for v in self._constant(inputs, 1).ravel()]
+        shape = [self.shape[i] if v == 0 else v for i, v in enumerate(wanted)]
+        if -1 in shape:
+            shape[shape.index(-1)] = math.prod(self.shape) // max(1, -math.prod(shape))
+        require(shape[0] == 1 and math.prod(shape) == math.prod(self.shape), "a bad reshape")
+        self.shape = tuple(shape)
+
+    def _op_add(self, inputs: list[str], attributes: dict[str, Any]) -> None:
+        constant, _ = self._operand(inputs)
+        self._diagonal(np.ones(constant.size), constant)
+
+    def _op_sub(self, inputs: list[str], attributes: dict[str, Any]) -> None:
+        constant, left = self._operand(inputs)
+        sign = 1.0 if left else -1.0
+        self._diagonal(np.full(constant.size, sign), -sign * constant)
+
+    def _op_mul(self, inputs: list[str], attributes: dict[str, Any]) -> None:
+        constant, _ = self._operand(inputs)
+        self._diagonal(constant, np.zeros(constant.size))
+
+    def _op_div(self, inputs: list[str], attributes: dict[str, Any]) -> None:
+        constant, left = self._operand(inputs)
+        require(left and (constant != 0).all(), "a division by a value or by 0")
+        self._diagonal(np.ones(constant.size), np.zeros(constant.size), constant)
+
+    def _op_matmul(self, inputs: list[str], attributes: dict[str, Any]) -> None:
+        weight = self._constant(inputs, 1)
+        require(weight.ndim == 2 and math.prod(self.shape[:-1]) == 1, "MatMul of several rows")
+        self._matrix(weight.T, np.zeros(weight.shape[1]))
+
+    def _op_gemm(self, inputs: list[str], attributes: dict[str, Any]) -> None:
+        weight = self._constant(inputs, 1)
+        for name in ("alpha", "beta"):
+            require(name not in attributes or attributes[name].f == 1.0, f"Gemm with {name}")
+        plain = _integer(attributes, "transA", 0) == 0 and weight.ndim == len(self.shape) == 2
+        require(plain and inputs[0] == self.name, "Gemm of this form")
+        weight = weight if _integer(attributes, "transB", 0) else weight.T
+        self._matrix(weight, self._bias(inputs, weight.shape[0]))
+
+    def _bias(self, inputs: list[str], width: int) -> Array:
+        bias = self._constant(inputs, 2) if len(inputs) > 2 else np.zeros(1)
+        require(bias.size in (1, width), "a bias does not fit")
+        return np.broadcast_to(bias.ravel(), (width,)).copy()
+
+    def _op_conv(self, inputs: list[str], attributes: dict[str, Any]) -> None:
+        weight = self._constant(inputs, 1)
+        require(weight.ndim == len(self.shape) == 4, "a convolution that is not of images")
+        require("auto_pad" not in attributes or attributes["auto_pad"].s == b"NOTSET", "auto_pad")
+        outs, per_group, kh, kw = weight.shape
+        channels, rows_in, columns_in = self.shape[1:]
+        groups = _integer(attributes, "group", 1)
+        require(groups > 0 and outs % groups == 0, "groups do not fit")
+        require(per_group * groups == channels, "channels do not fit")
+        sh, sw = _integers(attributes, "strides", [1, 1])
+        dh, dw = _integers(attributes, "dilations", [1, 1])
+        top, left, bottom, right = _integers(attributes, "pads", [0, 0, 0, 0])
+        require(min(sh, sw, dh, dw, top + 1, left + 1, bottom + 1, right + 1) > 0, "a bad stride")
+        height = (rows_in + top + bottom - dh * (kh - 1) - 1) // sh + 1
+        width = (columns_in + left + right - dw * (kw - 1) - 1) // sw + 1
+        require(0 < height * width * weight.size <= MOST_ENTRIES, "a convolution of this size")
+        o, y, x, i, p, q = np.indices((outs, height, width, per_group, kh, kw))
+        v, h = y * sh - top + p * dh, x * sw - left + q * dw
+        inside = (v >= 0) & (v < rows_in) & (h >= 0) & (h < columns_in)
+        columns = ((i + (o // (outs // groups)) * per_group) * rows_in + v) * columns_in + h
+        rows = (o * height + y) * width + x
+        bias = np.repeat(self._bias(inputs, outs), height * width)
+        values = weight[o, i, p, q][inside]
+        self.steps.append(Step(rows[inside], columns[inside], values, bias))
+        self.shape = (1, outs, height, width)
+
+    def network(self) -> Network:
+        layers, size = [], math.prod(self.input_shape)
+        form, folded = _identity(size), 0
+        for step in [*self.steps, None]:
+            if step is None:
+                eye = np.eye(form.bias.size) if form.middle.ndim == 1 else np.ones((1, 1))
+                layers.append(
+                    Layer(form.bias, form.bias_radius, form.middle * eye, form.radius * eye)
+                )
+                form, folded = _identity(form.bias.size), 0
+            else:
+                form, folded = _composed(step, form), folded + 1
+                require(folded <= MOST_FOLDED, "too many affine steps in a row")
+        return Network(self.input_shape, tuple(self.steps), tuple(layers))
+
+
+def _identity(width: int) -> Layer:
+    zero = np.zeros(width)
+    return Layer(zero, zero, np.ones(width), zero)
+
+
+def _composed(step: Step, form: Layer) -> Layer:
+    out, inner = step.bias.size, form.bias.size
+    is_diagonal = step.rows.size == out == inner and (step.rows == step.columns).all()
+    g = gamma(1 if is_diagonal else int(np.bincount(step.rows, minlength=1).max()) + 1)
+    m, r = form.middle, form.radius + g * np.abs(form.middle)
+    offset = form.bias_radius + g * np.abs(form.bias)
+    if is_diagonal:
+        scale = step.values if m.ndim == 1 else step.values[:, None]
+        middle, radius = scale * m, np.abs(scale) * r
+        bias, offset = step.values * form.bias, np.abs(step.values) * offset
+    else:
+        require(out * inner <= MOST_ENTRIES, "a matrix that is too large")
+        matrix = np.zeros((out, inner))
+        matrix[step.rows, step.columns] = step.values
+        size = np.abs(matrix)
+        middle = matrix * m if m.ndim == 1 else matrix @ m
+        radius = size * r if m.ndim == 1 else size @ r
+        bias, offset = matrix @ form.bias, size @ offset
+    bias = bias + step.bias
+    offset = offset + g * (np.abs(step.bias) + np.abs(bias))
+    if step.divisor is not None:
+        d = step.divisor if middle.ndim == 1 else step.divisor[:, None]
+        middle, bias = middle / d, bias / step.divisor
+        radius = radius / np.abs(d) + g * np.abs(middle)
+        offset = offset / np.abs(step.divisor) + g * np.abs(bias)
+    return Layer(bias, offset * (1 + 4 * g), middle, radius * (1 + 4 * g))
+
+
+def _stored(array: Any) -> Array:
+    require(array.dtype.kind in "fiu" and array.dtype.itemsize <= 8, f"type {array.dtype}")
+    result = array.astype(np.float64)
+    require((result.astype(array.dtype) == array).all(), "a number that is not a float64")
+    size = np.abs(result[result != 0])
+    require((size < 2.0**100).all() and (size >= 2.0**-150).all(), "a number out of range")
+    return np.asarray(result)
+
+
+def _integer(attributes: dict[str, Any], name: str, default: int) -> int:
+    return int(attributes[name].i) if name in attributes else default
+
+
+def _integers(attributes: dict[str, Any], name: str, default: list[int]) -> list[int]:
+    values = [int(v) for v in attributes[name].ints] if name in attributes else default
+    require(len(values) == len(default), f"{name} of another length than {len(default)}")
+    return values

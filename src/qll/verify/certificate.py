@@ -1,0 +1,326 @@
+"""Certificates: what `qll.audit` needs to check a verdict without believing the prover.
+
+A proof is written as the prover found it: the bounds proved at the root, the tree of splits with the
+bounds proved on the way, and the multipliers of every leaf. Any multipliers give a valid bound, so
+they are rounded as coarsely as the checker still confirms: 8 bits first, then half, then single
+precision. Nothing here is trusted; a mistake makes a certificate that is not confirmed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from qll.audit import Answer, audit
+from qll.audit.check import BOUND, CASE, EMPTY, SPLIT, SUFFIX, TIGHTEN
+from qll.audit.claim import digest, plain
+from qll.audit.container import pack
+from qll.bounds.chain import Chain, Node
+from qll.errors import RunError
+from qll.property import Property
+from qll.verify.condition import Any_, Array
+from qll.verify.prover import ChainProver, Outcome, Trail
+from qll.verify.query import Query
+from qll.verify.verdict import Reason, Status, Verdict
+
+LEAST_WEIGHT = 1e-4  # of an objective in a mixture: the prover's own floor
+# Types of alpha and delta, from coarse to fine.
+PRECISIONS = (("u1", "i1"), ("<f2", "<f2"), ("<f4", "<f4"))
+
+Path_: TypeAlias = list[Trail]
+
+
+@dataclass(frozen=True, eq=False)
+class Subject:
+    """What a query was made from: the property's text, its parameters in their declared units, the
+    labels and the data point."""
+
+    text: str
+    parameters: Mapping[str, float]
+    labels: tuple[int, ...] | None
+    x0: Array
+
+    @classmethod
+    def of(cls, prop: Property, x0: Array, labels: int | Sequence[int] | None = None) -> Subject:
+        pattern = (int(labels),) if isinstance(labels, (int, np.integer)) else labels
+        return cls(
+            prop.show(),
+            {p.name: prop.value_of(p.name) for p in prop.specification.parameters},
+            None if pattern is None or not prop.uses_labels else tuple(int(v) for v in pattern),
+            np.asarray(x0, dtype=np.float64).reshape(-1),
+        )
+
+
+def certify(query: Query, verdict: Verdict, subject: Subject | None = None) -> tuple[bytes, Answer]:
+    """The certificate of a decided verdict, and what the checker says to it.
+
+    A ``verified`` verdict needs the proof that `Budget(proofs=True)` keeps. Without a ``subject`` the
+    claim is about the box and the ground formula themselves.
+    """
+    network = query.network.source  # type: ignore[attr-defined]
+    header = _header(query, verdict, subject)
+    arrays: dict[str, Any] = {"lower": query.lower, "upper": query.upper}
+    if subject is not None:
+        arrays["x0"] = subject.x0
+    if verdict.status is Status.FALSIFIED:
+        data = pack(header, {**arrays, "witness": verdict.witness})
+        return data, audit(data, network)
+    writer = _writer(query, verdict)
+    data, answer = b"", Answer("certificate", "verified", False, "no precision is enough")
+    for precision in PRECISIONS:
+        data = pack(header, {**arrays, **writer.arrays(*precision)})
+        answer = audit(data, network)
+        if answer.confirmed:
+            break
+    return data, answer
+
+
+def confirm(
+    query: Query, verdict: Verdict, subject: Subject | None = None
+) -> tuple[Verdict, bytes | None]:
+    """The verdict as far as the checker confirms it: otherwise ``unknown``, with its reason."""
+    if not verdict.decided:
+        return verdict, None
+    try:
+        data, answer = certify(query, verdict, subject)
+    except Unwritable as error:
+        data, answer = b"", Answer("certificate", str(verdict.status), False, str(error))
+    if answer.confirmed:
+        note = f"confirmed by the independent checker ({answer.reason})"
+        # The checker rounds outward: the prover's margin no longer weakens the claim.
+        return replace(verdict, notes=(note,), proof=None), data
+    return (
+        replace(
+            verdict, status=Status.UNKNOWN, reason=Reason.UNCONFIRMED, witness=None, proof=None,
+            notes=(*verdict.notes, f"was {verdict.status}, not confirmed: {answer.reason}"),
+        ),
+        None,
+    )  # fmt: skip
+
+
+def write(folder: Path, name: str, data: bytes, network: bytes) -> Path:
+    """Store a certificate and, once, its network; complete or not at all."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        stored = folder / f"{digest(network)}.onnx"
+        if not stored.exists():
+            _put(stored, network)
+        path = folder / f"{name}{SUFFIX}"
+        _put(path, data)
+    except OSError as error:
+        raise RunError(
+            f"a certificate cannot be written to {folder}",
+            expected="a folder with space that can be written",
+            found=str(error),
+            fix="give another folder to --certificate",
+        ) from error
+    return path
+
+
+def _put(path: Path, data: bytes) -> None:
+    partial = path.with_name(path.name + ".partial")
+    partial.write_bytes(data)
+    partial.replace(path)
+
+
+class Unwritable(Exception):  # noqa: N818 - ends in an 'unknown' with this reason
+    """There is no certificate for this kind of proof."""
+
+
+def _header(query: Query, verdict: Verdict, subject: Subject | None) -> dict[str, Any]:
+    network: Any = query.network
+    mean, std = (None, None) if network.normalisation is None else network.normalisation
+    prop = None
+    if subject is not None:
+        prop = {
+            "text": subject.text,
+            "sha256": digest(subject.text.encode()),
+            "parameters": dict(subject.parameters),
+            "labels": None if subject.labels is None else list(subject.labels),
+        }
+    return {
+        "format": 1,
+        "verdict": str(verdict.status),
+        "network": network.sha256,
+        "mean": _short(mean, network.input_shape),
+        "std": _short(std, network.input_shape),
+        "property": prop,
+        "ground": plain(query.condition),
+        "constraints": [plain(c) for c in query.constraints],
+        "region": digest(query.lower.tobytes(), query.upper.tobytes()),
+        "tie_violates": query.tie_violates,
+    }
+
+
+def _short(values: Array | None, shape: tuple[int, ...]) -> list[float] | None:
+    """One number, or one a channel, where that says it all."""
+    if values is None:
+        return None
+    if (values == values[0]).all():
+        return [float(values[0])]
+    rows = values.reshape(shape[0], -1)
+    if (rows == rows[:, :1]).all():
+        return [float(v) for v in rows[:, 0]]
+    return [float(v) for v in values]
+
+
+def _writer(query: Query, verdict: Verdict) -> _Writer:
+    if query.compiled.tree is False:
+        return _Writer(None)
+    prover, outcome = verdict.proof if verdict.proof is not None else (None, None)
+    if not isinstance(prover, ChainProver) or outcome is None:
+        raise Unwritable("this prover keeps no proof that can be written")
+    writer = _Writer(prover.chain)
+    writer.follow(query, outcome)
+    return writer
+
+
+class _Writer:
+    """Collects the tree in preorder and the problems (bounds and leaves) in the same order."""
+
+    def __init__(self, chain: Chain | None) -> None:
+        self.chain = chain
+        self.kinds: list[tuple[int, int]] = []
+        self.targets: list[int] = []
+        self.alphas: list[Array] = []
+        self.deltas: list[Array] = []
+        self.betas: list[Array] = []
+        self.weights: list[Array] = []
+        self.loose = np.zeros(0, dtype=bool)
+        if chain is not None:
+            widths = [layer.width for layer in chain.form.layers[:-1]]
+            # Position of every padded neuron of the chain among the real ones; -1 for padding.
+            self.real = np.full(chain.neurons, -1)
+            start = 0
+            for k, width in enumerate(widths):
+                here = chain.groups.order if k == 0 else np.arange(width)
+                self.real[chain.part(k)][:width] = here + start
+                start += width
+            self.neurons = start
+            home = chain.groups.copy_home
+            self.others = np.flatnonzero(home != np.arange(home.size))
+
+    def follow(self, query: Query, outcome: Outcome) -> None:
+        chain, trace = self.chain, outcome.trace
+        assert chain is not None  # noqa: S101 - the caller has one
+        low, high = chain.interval(query.lower, query.upper)
+        self.loose = self._real((low < 0) & (high > 0)).astype(bool)
+        by_layer: dict[int, list[tuple[int, int, Node]]] = {}
+        for (layer, neuron, sign), node in sorted(trace.tightened.items(), key=lambda item: item[0]):
+            at = int(self.real[int(chain.starts[layer]) + neuron])
+            by_layer.setdefault(layer, []).append((at, sign, node))
+        for _, bounds in sorted(by_layer.items()):
+            self._tighten(bounds, [])
+        nodes: dict[int, list[tuple[Path_, Node | None]]] = {}
+        for node in outcome.leaves:
+            nodes.setdefault(node.label, []).append((_path(node.trail), node))
+        for node in trace.empty:
+            nodes.setdefault(node.label, []).append((_path(node.trail), None))
+        tree = query.search.tree
+        if isinstance(tree, Any_):
+            self.kinds.append((CASE, 0))
+            labels = list(range(len(tree.parts)))
+        else:
+            labels = [0]
+        stack = labels[::-1]
+        while stack:
+            label = stack.pop()
+            if label in trace.cases:
+                position, parts = trace.cases[label]
+                self.kinds.append((CASE, position))
+                stack.extend(reversed(parts))
+            else:
+                self._domain(nodes.get(label, []))
+
+    def _domain(self, items: list[tuple[Path_, Node | None]]) -> None:
+        work: list[tuple[list[tuple[Path_, Node | None]], int, list[Trail]]] = [(items, 0, [])]
+        while work:
+            items, depth, splits = work.pop()
+            ended = [node for path, node in items if len(path) == depth]
+            if not items or ended:
+                leaf = ended[0] if ended else None
+                if leaf is None:
+                    self.kinds.append((EMPTY, 0))
+                else:
+                    self.kinds.append((BOUND, 0))
+                    self._problem(leaf, splits)
+                    weight = np.maximum(leaf.weight.astype(np.float64), LEAST_WEIGHT)
+                    self.weights.append(weight if weight.size > 1 else np.ones(1))
+                continue
+            step = items[0][0][depth]
+            if step.tightened:
+                bounds = [(int(self.real[n.label]), n.depth, n) for n in step.tightened]
+                self._tighten(bounds, splits)
+                work.append((items, depth + 1, splits))
+                continue
+            self.kinds.append((SPLIT, int(self.real[step.neuron])))
+            for sign in (1, -1):
+                side = [item for item in items if item[0][depth].sign == sign]
+                own = replace(step, sign=sign)
+                work.append((side, depth + 1, [*splits, own]))
+
+    def _tighten(self, bounds: Sequence[tuple[int, int, Node]], splits: list[Trail]) -> None:
+        self.kinds.append((TIGHTEN, len(bounds)))
+        for neuron, sign, node in bounds:
+            self.targets.append(2 * neuron + (sign < 0))
+            self._problem(node, splits)
+
+    def _problem(self, node: Node, splits: list[Trail]) -> None:
+        self.alphas.append(self._real(node.alpha))
+        self.deltas.append(node.delta[self.others].astype(np.float64))
+        self.betas.append(np.array([max(0.0, float(node.beta[s.neuron])) for s in splits]))
+
+    def _real(self, values: Any) -> Array:
+        """Values of a chain (or of its lower layers) in the order of the network's neurons."""
+        place = self.real[: len(values)]
+        result = np.zeros(self.neurons)
+        result[place[place >= 0]] = np.asarray(values)[place >= 0]
+        return result
+
+    def arrays(self, alpha_type: str, delta_type: str) -> dict[str, Any]:
+        alpha = np.array(self.alphas).reshape(len(self.alphas), -1)[:, self.loose]
+        alpha = np.clip(alpha, 0, 1)
+        delta = np.array(self.deltas).reshape(len(self.deltas), -1)
+        scale = np.abs(delta).max(axis=1, initial=0.0)
+        top = 127.0 if delta_type == "i1" else 1.0
+        unit = (np.where(scale > 0, scale, 1.0) / top).astype(np.float32)
+        delta = delta / unit[:, None]
+        if alpha_type == "u1":
+            alpha, delta = np.rint(alpha * 255), np.clip(np.rint(delta), -127, 127)
+        groups = None if self.chain is None else self.chain.groups
+        none = np.zeros(0)
+
+        def flat(parts: list[Array]) -> Array:
+            return np.concatenate([none, *parts])
+
+        return {
+            "kinds": np.array([k for k, _ in self.kinds], dtype="u1"),
+            "arguments": np.array([a for _, a in self.kinds], dtype="<u4"),
+            "targets": np.array(self.targets, dtype="<u4"),
+            "loose": np.packbits(self.loose),
+            "group_sizes": _small(none if groups is None else np.diff(groups.neuron_starts)),
+            "group_neurons": _small(none if groups is None else groups.order),
+            "group_reads": _small(none if groups is None else np.diff(groups.copy_starts)),
+            "group_inputs": _small(none if groups is None else groups.copy_input),
+            "alpha": alpha.astype(alpha_type).ravel(),
+            "delta": delta.astype(delta_type).ravel(),
+            "delta_scale": unit.astype("<f4"),
+            "beta": flat(self.betas).astype("<f4"),
+            "weights": flat(self.weights).astype("<f4"),
+        }
+
+
+def _small(values: Any) -> Any:
+    return values.astype("<u2" if not len(values) or values.max() < 1 << 16 else "<u4")
+
+
+def _path(trail: Trail | None) -> Path_:
+    steps: Path_ = []
+    while trail is not None:
+        steps.append(trail)
+        trail = trail.parent
+    return steps[::-1]
