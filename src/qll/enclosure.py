@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from qll.errors import LogicError
+from qll.formula.ground import difference
 from qll.formula.hard import Affine, Slot
-from qll.formula.rewrite import difference
 from qll.formula.template import Imply, Leaf, Plan, Reduce, Template
 from qll.logics.base import Law, Logic
 

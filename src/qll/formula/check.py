@@ -3,11 +3,13 @@ where ``==`` may stand. Everything is reported with its place."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Sequence
+from typing import Any
 
 from qll.errors import FormulaError
 from qll.formula import units
-from qll.formula.fold import children, walk
+from qll.formula.fold import children, fold, walk
 from qll.formula.nodes import (
     Ball,
     Box,
@@ -25,14 +27,20 @@ from qll.formula.nodes import (
     Linear,
     Node,
     Not,
+    Number,
     Parameter,
     Quantified,
+    Quantity,
     QuantityReference,
+    Scale,
     Specification,
 )
 from qll.registry import suggest
 
 BUILT_IN_SETS = ("outputs", "inputs")
+# A hostile or generated formula fails with a message instead of exhausting memory or the stack.
+MAX_DEPTH = 150
+MAX_OUTPUTS = 1_000_000
 
 
 def check(specification: Specification, *, outputs: int | None = None) -> None:
@@ -43,25 +51,46 @@ def check(specification: Specification, *, outputs: int | None = None) -> None:
 class _Checker:
     def __init__(self, specification: Specification, outputs: int | None) -> None:
         self.specification = specification
-        self.outputs = outputs
-        self.sets: Mapping[str, IndexSet] = {s.name: s.domain for s in specification.sets}
-        self.definitions: Mapping[str, Definition] = {d.name: d for d in specification.definitions}
+        self.outputs = outputs if outputs is not None else specification.outputs
+        self.sets: dict[str, IndexSet] = {}  # those declared so far, as are the definitions
+        self.definitions: dict[str, Definition] = {}
+        self.depths: dict[str, int] = {}
         self.parameters = {p.name for p in specification.parameters}
         self.seen: set[tuple[str, bool]] = set()
 
     def run(self) -> None:
         for parameter in self.specification.parameters:
             units.convert(parameter.name, parameter.unit, parameter.default, _place(parameter.span))
-        if self.specification.outputs is not None and self.specification.outputs < 1:
+        declared = self.specification.outputs
+        if declared is not None and not 1 <= declared <= MAX_OUTPUTS:
             raise _error(
-                "a network has at least one output", "outputs >= 1", "0", "write outputs 10", None
+                "this is no number of outputs",
+                f"a number from 1 to {MAX_OUTPUTS:,}",
+                f"{declared}",
+                "write outputs 10",
+                None,
             )
-        for name, domain in self.sets.items():
-            self._domain(domain, f"set '{name}'")
-        for definition in self.definitions.values():
+        for item in self.specification.sets:
+            if item.name in BUILT_IN_SETS:
+                raise _error(
+                    f"set '{item.name}' is built in",
+                    "a new name",
+                    f"a declaration of '{item.name}'",
+                    "choose another name for the set",
+                    item,
+                )
+            self._domain(item.domain, f"set '{item.name}'")
+            self.sets[item.name] = item.domain
+        for definition in self.specification.definitions:
+            self._distinct(definition.arguments, definition)
             self._walk(definition.body, dict.fromkeys(definition.arguments), True)
+            self.depths[definition.name] = self._depth(definition.body)
+            self.definitions[definition.name] = definition
         self._region()
         self._walk(self.specification.formula, {}, True)
+        self._depth(self.specification.formula)
+        if self.specification.binders:
+            self._bound_points()
 
     # --- formulas: top-down, carrying the indices in scope and the polarity ---
 
@@ -84,7 +113,24 @@ class _Checker:
                         suggest(name, sorted(self.parameters)) if self.parameters else "declare it",
                         node,
                     )
+                case Number(value) if math.isnan(value):
+                    raise _error(
+                        "this number is undefined",
+                        "a number or inf",
+                        "nan, such as 0*inf",
+                        "write the number itself",
+                        node,
+                    )
+                case Scale(Number(value), _) if math.isinf(value):
+                    raise _error(
+                        "this factor is infinite",
+                        "a finite factor",
+                        f"{value:g}",
+                        "use a finite number",
+                        node,
+                    )
                 case QuantityReference(name, arguments) | FormulaReference(name, arguments):
+                    self._reference(node, name, arguments)
                     for argument in arguments:
                         self._index(argument, scope)
                     if not positive and (name, positive) not in self.seen:
@@ -109,6 +155,7 @@ class _Checker:
                 case Quantified(_, binders, body, conditions, hardness):
                     self._hardness(hardness, node)
                     inner = dict(scope)
+                    self._distinct([name for binder in binders for name in binder.names], node)
                     for binder in binders:
                         self._binder(binder, inner)
                     for condition in conditions:
@@ -126,6 +173,65 @@ class _Checker:
                             node,
                         )
             stack.extend((child, scope, positive) for child in reversed(children(node)))
+
+    def _reference(self, node: Node, name: str, arguments: tuple[Index, ...]) -> None:
+        """The parser has seen to this; nodes built in Python may name what is not there."""
+        definition = self.definitions.get(name)
+        if definition is None:
+            known = sorted(self.definitions)
+            raise _error(
+                f"unknown name '{name}'",
+                "a definition that stands above",
+                f"'{name}'",
+                suggest(name, known) if known else "declare it with 'define'",
+                node,
+            )
+        if len(arguments) != len(definition.arguments):
+            raise _error(
+                f"'{name}' is used with the wrong number of indices",
+                f"{len(definition.arguments)}",
+                f"{len(arguments)}",
+                "give one index for each argument of the definition",
+                node,
+            )
+        if isinstance(definition.body, Quantity) != isinstance(node, QuantityReference):
+            raise _error(
+                f"'{name}' is used as the wrong sort",
+                "a quantity where a number stands, a formula where a truth value stands",
+                "the other one",
+                "compare the quantity with something",
+                node,
+            )
+
+    def _distinct(self, names: Sequence[str], node: object) -> None:
+        for name in names:
+            if names.count(name) > 1:
+                raise _error(
+                    f"index '{name}' is bound twice",
+                    "a name of its own for each index",
+                    f"'{name}' again",
+                    "rename one of them",
+                    node,
+                )
+
+    def _depth(self, root: Node) -> int:
+        """Levels of nesting, definitions unfolded."""
+
+        def visit(node: Any, parts: list[int]) -> int:
+            deepest = max(parts, default=0)
+            if isinstance(node, QuantityReference | FormulaReference):
+                deepest = self.depths[node.name]
+            if deepest >= MAX_DEPTH:
+                raise _error(
+                    "this formula is nested too deeply",
+                    f"at most {MAX_DEPTH} levels, with definitions unfolded",
+                    "more",
+                    "write flat conjunctions and sums",
+                    node,
+                )
+            return deepest + 1
+
+        return fold(root, visit)
 
     def _hardness(self, hardness: float | None, node: Node) -> None:
         if hardness is not None and not hardness > 0:
@@ -286,7 +392,21 @@ class _Checker:
                                 part,
                             )
                     case Linear(formula):
-                        self._linear(formula, part)
+                        self._linear(formula, part, bound)
+
+    def _bound_points(self) -> None:
+        """A property that quantifies over points speaks of those it binds (and of the data)."""
+        bound = {binder.point for binder in self.specification.binders}
+        bodies = [definition.body for definition in self.specification.definitions]
+        for node in (n for root in (self.specification.formula, *bodies) for n in walk(root)):
+            if isinstance(node, Entry) and node.source in ("x2", "y2") and "x2" not in bound:
+                raise _error(
+                    f"'{node.source}' speaks of a second point that is not bound",
+                    "'x2 in ...' in the quantifier over points",
+                    f"'{node.source}' in the formula",
+                    "bind it: forall x in ..., x2 in ...:",
+                    node,
+                )
 
     def _constant(self, value: Node, what: str, part: object) -> None:
         if any(isinstance(node, Entry | QuantityReference) for node in walk(value)):
@@ -299,8 +419,9 @@ class _Checker:
             )
         self._walk(value, {}, True)
 
-    def _linear(self, formula: Node, part: object) -> None:
+    def _linear(self, formula: Node, part: object, bound: list[str]) -> None:
         self._walk(formula, {}, True)
+        self._depth(formula)
         body = formula
         while isinstance(body, Quantified) and body.kind == "forall":
             body = body.body
@@ -321,6 +442,14 @@ class _Checker:
                         "x, x2 and x0",
                         f"'{entry.source}'",
                         "make it the premise of '->' in the formula",
+                        entry,
+                    )
+                if isinstance(entry, Entry) and entry.source not in ("x0", *bound):
+                    raise _error(
+                        f"'{entry.source}' is not bound here",
+                        f"x0 or a point that is bound: {', '.join(bound)}",
+                        f"'{entry.source}'",
+                        "constrain x2 where x2 is bound",
                         entry,
                     )
 

@@ -15,7 +15,24 @@ from typing import Any
 
 from qll.errors import FormulaError
 from qll.formula.fold import fold
-from qll.formula.hard import Affine, Slot, affine
+from qll.formula.ground import (
+    BOTTOM,
+    DUAL,
+    FALSE_ATOM,
+    TOP,
+    UNIT_ATOM,
+    Crisp,
+    comparison,
+    conjuncts,
+    degree,
+    difference,
+    empty_premise,
+    has_empty_interior,
+    is_decided,
+    opposite,
+    simplify,
+)
+from qll.formula.hard import Affine, affine
 from qll.formula.nodes import (
     INPUT_SOURCES,
     Compare,
@@ -47,36 +64,12 @@ MAX_GROUND_NODES = 4_000_000
 
 
 @dataclass(frozen=True)
-class Atom(Formula):
-    """``left <= right``. The sides stay as written: moving a term changes a fuzzy value."""
-
-    left: Affine
-    right: Affine
-    span: Span | None = None
-
-
-@dataclass(frozen=True)
-class Crisp(Formula):
-    """A truth value made of labels alone. Becomes ``unit`` or ``bottom`` beside a real degree."""
-
-    truth: bool
-    span: Span | None = None
-
-
-@dataclass(frozen=True)
 class Shape:
     """What a formula must fit: the number of outputs and, if it speaks of inputs, their shape."""
 
     outputs: int
     inputs: tuple[int, ...] | None = None
 
-
-TOP, BOTTOM = Constant("top"), Constant("bottom")
-_DUAL: dict[str, ConnectiveKind] = {"and": "or", "or": "and", "tensor": "par", "par": "tensor"}
-_ZERO = affine(())
-UNIT_ATOM = Atom(_ZERO, _ZERO)  # value 0 by comparison: what the unit is in every logic
-# False beyond doubt yet finite: a sigmoid of 1e4 is exactly 1 in floating point, of -1e4 exactly 0.
-FALSE_ATOM = Atom(affine((), 1e4), affine((), -1e4))
 
 Environment = Mapping[str, int]
 
@@ -100,19 +93,28 @@ class Grounder:
         self.definitions = {d.name: d for d in specification.definitions}
         self._labels: frozenset[int] | None = None
         self._nodes = 0
+        self._quantities: dict[tuple[str, tuple[int, ...]], Affine] = {}
 
     def ground(self, labels: Iterable[int] | None = None) -> Formula:
         """The ground formula for a point with these true labels (None: the formula has none)."""
         self._labels = None if labels is None else frozenset(labels)
         self._nodes = 0
         result = self._run(self.specification.formula, {}, False)
-        return _degree(result)
+        return degree(result)
 
     def constraints(self, formula: Formula) -> list[Affine]:
         """A linear constraint of a region as affine functions that must be <= 0."""
         self._labels, self._nodes = None, 0
         ground = self._run(formula, {}, False)
-        return [difference(atom.left, atom.right) for atom in _conjuncts([ground])]
+        if ground == BOTTOM:
+            raise FormulaError(
+                "this constraint of the region can never hold",
+                expected="a constraint that some point meets",
+                found="a comparison with an infinity that is always false",
+                fix="correct the constraint, or remove it",
+                where=str(formula.span) if formula.span else None,
+            )
+        return [difference(atom.left, atom.right) for atom in conjuncts([ground])]
 
     def number(self, quantity: Quantity) -> float:
         """A constant quantity (a radius, a bound) as the number it stands for."""
@@ -137,11 +139,11 @@ class Grounder:
                         UNIT_ATOM if swapped == "unit" else (TOP if swapped == "top" else BOTTOM)
                     )
                 case Label(index):
-                    values.append(Crisp(self._has_label(index, env) != neg))
+                    values.append(Crisp(self._has_label(index, env) != neg, strong=neg))
                 case Not(body):
                     work.append(lambda: visit(body, env, not neg))
                 case Connective(kind, parts, hardness):
-                    gather(_DUAL[kind] if neg else kind, hardness, [(p, env) for p in parts], neg)
+                    gather(DUAL[kind] if neg else kind, hardness, [(p, env) for p in parts], neg)
                 case Quantified(kind, _, body, _, hardness):
                     bindings = self._bindings(node, env)
                     universal = (kind == "forall") != neg
@@ -178,15 +180,14 @@ class Grounder:
                 work.append(lambda part=part, env=env: visit(part, env, neg))  # type: ignore[misc]
 
         def guarded(left: Formula, right: Formula, env: Environment, neg: bool) -> None:
-            if not isinstance(left, Label) and has_empty_interior(self._run(left, env, False)):
-                raise _empty_premise(left)
-
             def decide() -> None:
                 premise = values.pop()
                 # premise holds the (negated, unless neg) left side already
-                if not neg and (premise == TOP or premise == Crisp(True)):
+                if has_empty_interior(premise if neg else opposite(premise)):
+                    raise empty_premise(left)
+                if not neg and is_decided(True, premise):
                     values.append(TOP)
-                elif neg and (premise == BOTTOM or premise == Crisp(False)):
+                elif neg and is_decided(False, premise):
                     values.append(BOTTOM)
                 else:
                     work.append(lambda: combine(premise))
@@ -211,7 +212,7 @@ class Grounder:
 
             def decide() -> None:
                 premise = values.pop()
-                if premise == BOTTOM or premise == Crisp(False):
+                if is_decided(False, premise):
                     values.append(TOP)
                     return
                 work.append(lambda: values.append(self._implication(premise, values.pop())))
@@ -230,7 +231,7 @@ class Grounder:
         if isinstance(left, Crisp):
             return right
         if isinstance(right, Crisp):
-            right = _degree(right)
+            right = degree(right)
         if right == TOP:
             return TOP
         if left == UNIT_ATOM:
@@ -351,12 +352,12 @@ class Grounder:
     def _compare(self, node: Compare, env: Environment, negated: bool) -> Formula:
         left, right = self._affine(node.left, env), self._affine(node.right, env)
         if node.operator == "==":
-            sides = [_decide(left, right, node.span), _decide(right, left, node.span)]
+            sides = [comparison(left, right, node.span), comparison(right, left, node.span)]
             return simplify("or" if negated else "and", sides, None, top_is_unit=self.top_is_unit)
         # '<' is read as '<=' and '>' as '>=': the closed reading.
         if node.operator.startswith(">") != negated:
             left, right = right, left
-        return _decide(left, right, node.span)
+        return comparison(left, right, node.span)
 
     def _affine(self, quantity: Quantity, env: Environment) -> Affine:
         def visit(node: Any, parts: list[Affine]) -> Affine:
@@ -376,7 +377,14 @@ class Grounder:
                     return affine([(s, factor.constant * c) for s, c in body.terms], constant)
                 case QuantityReference(name, arguments):
                     inner = self._call(name, arguments, env)
-                    return self._affine(self.definitions[name].body, inner)  # type: ignore[arg-type]
+                    key = (
+                        name,
+                        tuple(inner.values()),
+                    )  # not twice: uses may nest
+                    if key not in self._quantities:
+                        inside: Any = self.definitions[name].body
+                        self._quantities[key] = self._affine(inside, inner)
+                    return self._quantities[key]
             raise TypeError(f"no value for {type(node).__name__}")
 
         return fold(quantity, visit)
@@ -401,141 +409,3 @@ class Grounder:
         for i, n in zip(at, shape, strict=True):
             flat = flat * n + i
         return flat
-
-
-def _decide(left: Affine, right: Affine, span: Span | None) -> Formula:
-    """An atom; or a constant, where one side is infinite and the comparison is no question."""
-    low, high = left.constant, right.constant
-    if math.isnan(low) or math.isnan(high):
-        raise FormulaError(
-            "this side of a comparison is inf - inf",
-            expected="a number",
-            found="an undefined difference",
-            fix="remove one of the infinities",
-            where=str(span) if span else None,
-        )
-    if low == -math.inf or high == math.inf:
-        return TOP
-    if low == math.inf or high == -math.inf:
-        return BOTTOM
-    return Atom(left, right)
-
-
-def _degree(node: Formula) -> Formula:
-    if isinstance(node, Crisp):
-        return UNIT_ATOM if node.truth else BOTTOM
-    return node
-
-
-def simplify(
-    kind: ConnectiveKind,
-    parts: list[Formula],
-    hardness: float | None,
-    *,
-    top_is_unit: bool,
-) -> Formula:
-    """One connective with its constant parts worked in.
-
-    ``and``/``or`` have neutral and absorbing constants in every logic. In ``tensor``/``par`` they
-    depend on whether the logic's top is the unit of tensor (fuzzy, DL2) or beyond it (QLL, where
-    top is -inf and absorbs everything but bottom).
-    """
-    crisp = [part for part in parts if isinstance(part, Crisp)]
-    if len(crisp) == len(parts) and parts:
-        truths = [part.truth for part in crisp]
-        return Crisp(all(truths) if kind in ("and", "tensor") else any(truths))
-    operands = [_degree(part) for part in parts]
-    conjunctive = kind in ("and", "tensor")
-    neutral, absorbing = (TOP, BOTTOM) if conjunctive else (BOTTOM, TOP)
-    if absorbing in operands:
-        return absorbing
-    if neutral in operands and kind in ("tensor", "par") and not top_is_unit:
-        return neutral
-    rest = [part for part in operands if part != neutral]
-    if kind in ("tensor", "par") and len(rest) > 1:
-        rest = [part for part in rest if part != UNIT_ATOM] or [UNIT_ATOM]
-    if not rest:
-        return neutral
-    return rest[0] if len(rest) == 1 else Connective(kind, tuple(rest), hardness)
-
-
-def has_empty_interior(node: Formula) -> bool:
-    """Whether a ground premise cannot hold but on a boundary: ``f <= 0 and -f + k <= 0``, k >= 0.
-
-    Pairs of opposite atoms are found, not every infeasible system; a verifier's premise that no
-    point meets is still reported as vacuous there.
-    """
-    match node:
-        case Atom(left, right):
-            gap = difference(left, right)
-            return not gap.terms and gap.constant > 0
-        case Connective("and", parts):
-            if any(has_empty_interior(part) for part in parts):
-                return True
-            gaps = [difference(a.left, a.right) for a in _conjuncts(parts)]
-            lowest: dict[tuple[tuple[Slot, float], ...], float] = {}
-            for gap in gaps:
-                lowest[gap.terms] = max(lowest.get(gap.terms, -math.inf), gap.constant)
-            for gap in gaps:
-                opposite = tuple((slot, -c) for slot, c in gap.terms)
-                if gap.terms and gap.constant + lowest.get(opposite, -math.inf) >= 0:
-                    return True
-            return False
-        case Connective("or", parts):
-            return all(has_empty_interior(part) for part in parts)
-        case _:
-            return False
-
-
-def _conjuncts(parts: Iterable[Formula]) -> list[Atom]:
-    """The atoms of nested conjunctions (a disjunction among them says nothing by itself)."""
-    found: list[Atom] = []
-    stack = list(parts)
-    while stack:
-        node = stack.pop()
-        if isinstance(node, Atom):
-            found.append(node)
-        elif isinstance(node, Connective) and node.kind == "and":
-            stack.extend(node.parts)
-    return found
-
-
-def _empty_premise(node: Formula) -> FormulaError:
-    return FormulaError(
-        "this premise can never hold, or only on a boundary",
-        expected="a premise that holds on some open set of points",
-        found="two comparisons that exclude each other",
-        fix="correct the premise; an equation belongs into the region",
-        where=str(node.span) if node.span else None,
-    )
-
-
-def flatten(root: Formula) -> Formula:
-    """``and`` in ``and``, ``or`` in ``or``, at equal hardness: for logics that are associative."""
-
-    def visit(node: Any, parts: list[Formula]) -> Formula:
-        match node:
-            case Connective(kind, _, hardness):
-                flat: list[Formula] = []
-                for part in parts:
-                    if (
-                        isinstance(part, Connective)
-                        and part.kind == kind
-                        and part.hardness == hardness
-                    ):
-                        flat.extend(part.parts)
-                    else:
-                        flat.append(part)
-                return Connective(kind, tuple(flat), hardness)
-            case Implies(kind):
-                return Implies(kind, parts[0], parts[1])
-            case _:
-                return node  # type: ignore[no-any-return]
-
-    return fold(root, visit)
-
-
-def difference(left: Affine, right: Affine) -> Affine:
-    """``left - right``: what QLL, DL2 and the hard reading make of an atom."""
-    terms: list[tuple[Slot, float]] = [*left.terms, *((s, -c) for s, c in right.terms)]
-    return affine(terms, left.constant - right.constant)

@@ -195,7 +195,9 @@ class _Printer:
                 return _Piece(self._sum(node, parts), _SUM)
             case Scale(factor, _):
                 body = self.group(parts[1], _UNARY)
-                if isinstance(factor, Number) and factor.value == -1.0:
+                # A minus before a number or a product of one would be read as part of it.
+                plain = not isinstance(node.body, Number | Scale)
+                if isinstance(factor, Number) and factor.value == -1.0 and plain:
                     return _Piece(f"-{body}", _UNARY)
                 if isinstance(factor, Number) and parts[0].level == _UNARY:
                     return _Piece(f"{parts[0].text}{self.signs.times}{body}", _PRODUCT)
@@ -263,7 +265,9 @@ class _Printer:
             match term:
                 case Number(value) if value < 0:
                     text += f" - {number(-value, self.style)}"
-                case Scale(Number(value), _) if value < 0:
+                case Scale(Number(value), body) if value < 0 and (
+                    value != -1.0 or not isinstance(body, Number | Scale)
+                ):
                     text += f" - {piece.text[1:]}"
                 case _:
                     text += f" + {self.group(piece, _PRODUCT)}"

@@ -12,6 +12,7 @@ from typing import Any
 
 from qll.errors import FormulaError
 from qll.formula.fold import fold
+from qll.formula.ground import Atom, difference
 from qll.formula.hard import (
     MAX_FORM_LEAVES,
     SATISFIED,
@@ -24,7 +25,6 @@ from qll.formula.hard import (
     plus,
 )
 from qll.formula.nodes import Connective, Constant, Formula, Implies
-from qll.formula.rewrite import Atom, difference
 
 Slack = tuple[float, float]
 

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
+from qll.formula.ground import Atom
 from qll.formula.nodes import Connective, ConnectiveKind, Constant, Formula, Implies
-from qll.formula.rewrite import Atom
 
 
 @dataclass(frozen=True)

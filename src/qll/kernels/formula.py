@@ -45,9 +45,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from qll.formula.ground import Atom
 from qll.formula.hard import Affine
 from qll.formula.nodes import Connective, Constant, Formula, Implies
-from qll.formula.rewrite import Atom
 from qll.logics.base import Logic
 
 KINDS = ("atom", "constant", "and", "or", "tensor", "par", "limp")

@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 from qll.errors import LogicError
+from qll.formula.ground import flatten
 from qll.formula.nodes import Formula
-from qll.formula.rewrite import flatten
 from qll.registry import Registry
 
 

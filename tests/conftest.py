@@ -1,0 +1,52 @@
+"""What all tests share: the path of the shared data, the flag that updates goldens, one thread."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import settings
+
+GOLDENS = Path(__file__).parent / "goldens"
+
+torch.set_num_threads(1)  # two workers share two cores; more threads only wait for each other
+
+# Wall-clock deadlines fail on a loaded machine and say nothing about the code.
+settings.register_profile("qll", deadline=None, print_blob=True)
+settings.load_profile("qll")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--update-goldens", action="store_true", help="write what the tests find to tests/goldens"
+    )
+
+
+@pytest.fixture(scope="session")
+def shared() -> Path:
+    """The directory of shared data (networks, data sets), from the environment."""
+    path = os.environ.get("QLL_SHARED")
+    if path and Path(path).is_dir():
+        return Path(path)
+    message = "QLL_SHARED does not name a directory: set it to that of the shared networks and data"
+    if os.environ.get("CI"):
+        pytest.fail(message)
+    pytest.skip(message)
+
+
+@pytest.fixture
+def assert_golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
+    """``assert_golden("errors/empty-set.txt", text)``: as written, or rewritten by the flag."""
+
+    def check(name: str, found: str) -> None:
+        path = GOLDENS / name
+        if request.config.getoption("--update-goldens"):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(found, encoding="utf-8")
+        assert path.is_file(), f"no golden {name}: run pytest --update-goldens and read the result"
+        assert found == path.read_text(encoding="utf-8")
+
+    return check
