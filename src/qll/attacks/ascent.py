@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from qll.attacks.problem import Points, Problem, search_box
+from qll.attacks.problem import Points, Problem
 from qll.kernels.schedule import RHO, Schedule
 from qll.kernels.starts import run_keys, uniform_numbers
 from qll.regions import Region
@@ -114,7 +114,7 @@ def _step(
 
 def _starts(problem: Problem, runs: int) -> Points:
     """Uniform in the box before the valid range cuts it, as the compiled attack has them."""
-    box = search_box(problem.prop, problem.region)
+    box = problem.box
     samples = problem.samples
     numbers = _uniform(problem.seed, runs * samples, box.lower)
     points = {"x": _repeated(box.lower, runs) + numbers * _repeated(box.width, runs)}
@@ -138,7 +138,7 @@ def _uniform(seed: int, runs: int, like: Tensor) -> Tensor:
 
 
 def _widths(problem: Problem, runs: int) -> dict[str, Tensor]:
-    widths = {"x": search_box(problem.prop, problem.region).width}
+    widths = {"x": problem.box.width}
     region = problem.region
     if region.lower2 is not None and region.upper2 is not None:
         whole = region.upper2 - region.lower2

@@ -78,10 +78,11 @@ class Attack(ABC):
         around ``x0``. ``engine`` forces the compiled kernels or autograd.
         """
         _check_batch(x0, labels, engine)
+        own = region is None
         region = Region.of(prop, x0) if region is None else region
         with held_still(model), torch.no_grad():
             y0 = run_model(model, x0) if "y0" in prop.sources else None
-            problem = Problem(model, prop, read_logic(logic), region, labels, y0, seed, engine)
+            problem = Problem(model, prop, read_logic(logic), region, labels, y0, seed, engine, own)
             if not len(x0):
                 return region.project({"x": x0.clone(), **_second(region)})
             points = self.search(problem)
@@ -108,9 +109,13 @@ class Attack(ABC):
         """
         _check_batch(x0, labels, engine)
         judge = prop if judge is None else judge
-        region = Region.of(judge, x0) if region is None else region
+        whole = region
+        if region is None:
+            region = Region.of(judge, x0)
+            # Where the formula that leads has the same region, its own ball sets the steps.
+            whole = None if prop is judge or _same(Region.of(prop, x0), region) else region
         points = self.find(
-            model, prop, x0, labels, logic=logic, region=region, seed=seed, engine=engine
+            model, prop, x0, labels, logic=logic, region=whole, seed=seed, engine=engine
         )
         with held_still(model), torch.no_grad():
             y = run_model(model, points["x"])
@@ -177,6 +182,11 @@ def check_count(value: int, name: str, least: int) -> None:
             found=repr(value),
             fix=f"pass {name}={max(least, 20)}, say",
         )
+
+
+def _same(a: Region, b: Region) -> bool:
+    plain = not (a.constraints or b.constraints or a.relates_two_points or b.relates_two_points)
+    return plain and torch.equal(a.lower, b.lower) and torch.equal(a.upper, b.upper)
 
 
 def _second(region: Region) -> Points:

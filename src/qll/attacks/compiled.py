@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from qll import kernels
-from qll.attacks.problem import Points, Problem, search_box
+from qll.attacks.problem import Points, Problem
 from qll.kernels.schedule import Schedule
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def compile_search(problem: Problem) -> Search | str:
     attack = _attack(plan, tape)
 
     def search(problem: Problem, schedule: Schedule, runs: int) -> Points:
-        box = search_box(problem.prop, problem.region)
+        box = problem.box
         plan.refresh()
         points, _ = attack.run(
             box.lower,

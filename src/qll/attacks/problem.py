@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
-import torch
 from torch import Tensor, nn
 
 from qll.errors import InputError
@@ -34,6 +35,11 @@ class Problem:
     y0: Tensor | None
     seed: int
     engine: Engine
+    own_region: bool = True
+
+    @cached_property
+    def box(self) -> SearchBox:
+        return search_box(self.prop, self.region, own=self.own_region)
 
     @property
     def samples(self) -> int:
@@ -136,25 +142,22 @@ class SearchBox:
         return self.upper - self.lower
 
 
-def search_box(prop: Property, region: Region) -> SearchBox:
-    """The box of ``x``. The valid range is kept apart where it is a pair of numbers."""
+def search_box(prop: Property, region: Region, *, own: bool) -> SearchBox:
+    """The box of ``x``; ``own``: the region is the property's own around ``x0``, not a part of it.
+    The valid range is kept apart where it is a pair of numbers around a ball."""
+    whole = SearchBox(region.lower, region.upper, (-math.inf, math.inf))
+    if not own:
+        return whole
     grounder = Grounder(prop.specification, prop.values, Shape(1))
-    lower = torch.full_like(region.x0, -torch.inf)
-    upper = torch.full_like(region.x0, torch.inf)
-    low, high = -float("inf"), float("inf")
-    for part in prop.binders[0].parts if prop.binders else ():
+    radius, low, high = math.inf, -math.inf, math.inf
+    for part in prop.binders[0].parts:
         match part:
-            case Ball("x0", radius):
-                r = grounder.number(radius)
-                lower = torch.maximum(lower, region.x0 - r)
-                upper = torch.minimum(upper, region.x0 + r)
+            case Ball("x0", size):
+                radius = min(radius, grounder.number(size))
             case Box((least,), (most,), "range"):
-                low = max(low, grounder.number(least))
-                high = min(high, grounder.number(most))
-    if not bool(torch.isfinite(lower).all() and torch.isfinite(upper).all()):
-        return SearchBox(region.lower, region.upper, (-torch.inf, torch.inf))
-    # A region may be narrower than its property's ball says (a box inside it): then it decides.
-    clipped_low, clipped_high = lower.clamp(low, high), upper.clamp(low, high)
-    if torch.equal(clipped_low, region.lower) and torch.equal(clipped_high, region.upper):
-        return SearchBox(lower, upper, (low, high))
-    return SearchBox(region.lower, region.upper, (-torch.inf, torch.inf))
+                low, high = max(low, grounder.number(least)), min(high, grounder.number(most))
+            case Box():
+                return whole
+    if math.isinf(radius):
+        return whole
+    return SearchBox(region.x0 - radius, region.x0 + radius, (low, high))

@@ -209,24 +209,40 @@ def _vector(prop: Property, bound: tuple[Quantity, ...], like: Tensor, what: str
 
 
 def _box(prop: Property, binder: PointBinder, x0: Tensor) -> tuple[Tensor, Tensor, float | None]:
-    lower = torch.full_like(x0, -math.inf)
-    upper = torch.full_like(x0, math.inf)
+    lower: Tensor | None = None
+    upper: Tensor | None = None
     radius: float | None = None
     for part in binder.parts:
         match part:
             case Ball("x0", size):
                 r = _number(prop, size)
-                lower, upper = torch.maximum(lower, x0 - r), torch.minimum(upper, x0 + r)
+                lower, upper = _intersect(lower, upper, x0 - r, x0 + r)
             case Ball("x", size):
                 r = _number(prop, size)
                 radius = r if radius is None else min(radius, r)
             case Box(low, high, kind):
-                lower = torch.maximum(lower, _vector(prop, low, x0, f"the {kind}"))
-                upper = torch.minimum(upper, _vector(prop, high, x0, f"the {kind}"))
-    return lower, upper, radius
+                least = _vector(prop, low, x0, f"the {kind}")
+                most = _vector(prop, high, x0, f"the {kind}")
+                lower, upper = _intersect(lower, upper, least, most)
+    if lower is None or upper is None:
+        return torch.full_like(x0, -math.inf), torch.full_like(x0, math.inf), radius
+    return lower.expand_as(x0), upper.expand_as(x0), radius
+
+
+def _intersect(
+    lower: Tensor | None, upper: Tensor | None, low: Tensor, high: Tensor
+) -> tuple[Tensor, Tensor]:
+    if lower is None or upper is None:
+        return low, high
+    return torch.maximum(lower, low), torch.minimum(upper, high)
 
 
 def _check_box(lower: Tensor, upper: Tensor, point: str) -> None:
+    if lower.numel():
+        # One pass: a training step comes here. NaN (inf - inf) fails both comparisons.
+        narrowest, widest = torch.aminmax(upper - lower)
+        if bool(narrowest >= 0) and bool(widest < math.inf):
+            return
     if not bool(torch.isfinite(lower).all() and torch.isfinite(upper).all()):
         raise InputError(
             f"the region of {point} is unbounded",

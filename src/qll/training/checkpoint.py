@@ -59,8 +59,9 @@ def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
         "groups": checkpoint.optimiser["param_groups"],
         "plain": plain,
     }
-    text = json.dumps(about, sort_keys=True)
-    metadata = {"qll": text, "sha256": _digest(tensors, text)}
+    about["sha256"] = _digest(tensors, about)
+    # One key only: safetensors writes several in any order, and equal runs give equal files.
+    metadata = {"qll": json.dumps(about, sort_keys=True)}
     write_atomically(path, _safetensors().save(tensors, metadata))
 
 
@@ -68,9 +69,9 @@ def load_checkpoint(path: Path) -> Checkpoint:
     try:
         content = path.read_bytes()
         tensors = _safetensors().load(content)
-        metadata = _metadata(content)
-        about = json.loads(metadata["qll"])
-        if about["format"] != _FORMAT or metadata["sha256"] != _digest(tensors, metadata["qll"]):
+        about = json.loads(_metadata(content)["qll"])
+        stated = about.pop("sha256")
+        if about["format"] != _FORMAT or stated != _digest(tensors, about):
             raise ValueError("the checksum does not fit")
         return _assemble(about, tensors)
     except MissingExtra:
@@ -99,8 +100,8 @@ def _assemble(about: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Checkp
     return Checkpoint(int(about["epoch"]), model, optimiser)
 
 
-def _digest(tensors: Mapping[str, Tensor], about: str) -> str:
-    digest = hashlib.sha256(about.encode())
+def _digest(tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> str:
+    digest = hashlib.sha256(json.dumps(about, sort_keys=True).encode())
     for name in sorted(tensors):
         tensor = tensors[name]
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
