@@ -213,6 +213,13 @@ class DenseChain:
         return values, inputs
 
 
+    def hidden_bounds(self, lower: Array, upper: Array) -> tuple[list[Array], list[Array]]:
+        """Pre-activation bounds of the hidden layers on one box."""
+        width = len(self.biases[-1])
+        self.rows(lower[None], upper[None], np.zeros((1, width)), np.zeros(1))
+        return tuple([b.copy() for b in part[:-1]] for part in self.scratch[:2])  # type: ignore[return-value]
+
+
 def _absolute(matrix: Tensor) -> Tensor:
     if matrix.layout == torch.strided:
         return matrix.abs()

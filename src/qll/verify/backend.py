@@ -19,10 +19,11 @@ BACKENDS: Registry[type[Backend]] = Registry("verifier backend", "qll.verify.bac
 
 @dataclass(frozen=True)
 class Budget:
-    """``seconds`` of wall time for each query."""
+    """``seconds`` of wall time for each query; ``proofs`` keeps what certificates are made of."""
 
     seconds: float = 10.0
     seed: int = 0
+    proofs: bool = False
 
 
 class Backend(ABC):

@@ -7,7 +7,8 @@ at once, which beats splitting neurons when there are only a handful of inputs.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -17,13 +18,18 @@ from qll.bounds.crown import Crown, DenseChain, Rows
 from qll.kernels import available
 from qll.networks.relu_form import ReluForm
 from qll.verify.condition import Array, Obligation, obligations
-from qll.verify.prover import MARGIN, Outcome, Search
+from qll.verify.prover import MARGIN, ChainProver, Outcome, Search
 from qll.verify.query import Query
 from qll.verify.verdict import Reason
 
 # Boxes in one batch, and most open boxes in memory.
 BATCH = 256
 MOST_OPEN = 2_000_000
+# Boxes with few unstable neurons are tried with optimised duals and splits of neurons, for at most
+# PATIENCE nodes each, before they are halved.
+FINISH_BATCH = 16
+UNSTABLE = 100
+PATIENCE = 600
 # Steps of the ascent over the weights of a conjunction's leaves, on the linear bounds.
 WEIGHT_STEPS = 12
 # An input narrower than this share of its size is not split again.
@@ -59,24 +65,18 @@ class BoxProver:
     def __init__(self, form: ReluForm, *, device: str = "cpu", compiled: bool = True) -> None:
         self.form = form
         self.crown = Crown(form, device=device)
+        self.finisher = ChainProver(form) if compiled and available() and form.is_chain else None
         self.dense = DenseChain(form) if compiled and available() and DenseChain.fits(form) else None
 
     def prove(self, query: Query, deadline: float, search: Search) -> Outcome:
         with torch.no_grad():
-            return _BoxRun(self.crown, self.dense, query, deadline, search).execute()
+            return _BoxRun(self, query, deadline, search).execute()
 
 
 class _BoxRun:
-    def __init__(
-        self,
-        crown: Crown,
-        dense: DenseChain | None,
-        query: Query,
-        deadline: float,
-        search: Search,
-    ) -> None:
-        self.crown = crown
-        self.dense = dense
+    def __init__(self, prover: BoxProver, query: Query, deadline: float, search: Search) -> None:
+        crown = self.crown = prover.crown
+        self.dense, self.finisher = prover.dense, prover.finisher
         self.query = query
         self.deadline = deadline
         self.search = search
@@ -120,6 +120,10 @@ class _BoxRun:
                 out.candidate = found
                 return out
             rounds += 1
+            if self.finisher is not None and self.dense is not None:
+                left, scores = self.finish(self.finisher, self.dense, left, scores)
+                if out.candidate is not None:
+                    return out
             children = self.halve(left, scores)
             if children is None:
                 out.reason, out.bound = Reason.MARGIN, float(left.bound.min())
@@ -145,6 +149,36 @@ class _BoxRun:
         kept = Pool(pool.lower[left], pool.upper[left], still[left], worst[left])
         found = self.sample(kept, rows, left) if left.any() else None
         return kept, found, influence[left]
+
+    def finish(
+        self, finisher: ChainProver, dense: DenseChain, pool: Pool, influence: Tensor
+    ) -> tuple[Pool, Tensor]:
+        """Optimised duals and splits of neurons on each box: what they close is not halved."""
+        keep = torch.ones(len(pool), dtype=torch.bool)
+        for row in range(len(pool)):
+            lower, upper = pool.lower[row].numpy(), pool.upper[row].numpy()
+            known = dense.hidden_bounds(lower, upper)
+            unstable = sum(
+                int(np.count_nonzero((low < 0) & (high > 0)))
+                for low, high in zip(*known, strict=True)
+            )
+            if unstable > UNSTABLE:
+                continue
+            outcome = finisher.prove(
+                replace(self.query, lower=lower, upper=upper),
+                self.deadline,
+                _no_search,
+                most_nodes=PATIENCE,
+                known=known,
+            )
+            self.outcome.nodes += outcome.nodes
+            if outcome.candidate is not None:
+                self.outcome.candidate = outcome.candidate
+                break
+            keep[row] = not outcome.proved
+            if time.monotonic() > self.deadline:
+                break
+        return pool.take(keep), influence[keep]
 
     def bounder(self, lower: Tensor, upper: Tensor) -> Rows:
         if self.dense is not None and self.inputs is None:
@@ -230,6 +264,11 @@ class _BoxRun:
         first = Pool(pool.lower, pool.upper.scatter(1, at, middle), pool.open, pool.bound)
         second = Pool(pool.lower.scatter(1, at, middle), pool.upper, pool.open, pool.bound)
         return join([first, second])
+
+
+def _no_search(points: Array, leaves: Sequence[int], programmes: bool) -> Array | None:
+    """Within one small box the outer loop's own samples are search enough."""
+    return None
 
 
 def _conjunctions(waiting: list[Obligation]) -> list[list[int]]:

@@ -8,6 +8,9 @@ precision. Nothing here is trusted; a mistake makes a certificate that is not co
 
 from __future__ import annotations
 
+import hashlib
+import json
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,11 +19,12 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from qll.audit import Answer, audit
-from qll.audit.check import BOUND, CASE, EMPTY, SPLIT, SUFFIX, TIGHTEN
-from qll.audit.claim import digest, plain
-from qll.audit.container import pack
+from qll.audit.check import BOUND, CASE, EMPTY, SPLIT, TIGHTEN
+from qll.audit.container import MAGIC, digest
 from qll.bounds.chain import Chain, Node
+from qll.bounds.groups import Groups
 from qll.errors import RunError
+from qll.formula.hard import Affine, HardForm, Max
 from qll.property import Property
 from qll.verify.condition import Any_, Array
 from qll.verify.prover import ChainProver, Outcome, Trail
@@ -30,6 +34,8 @@ from qll.verify.verdict import Reason, Status, Verdict
 LEAST_WEIGHT = 1e-4  # of an objective in a mixture: the prover's own floor
 # Types of alpha and delta, from coarse to fine.
 PRECISIONS = (("u1", "i1"), ("<f2", "<f2"), ("<f4", "<f4"))
+
+SUFFIX = ".qllcert"
 
 Path_: TypeAlias = list[Trail]
 
@@ -59,24 +65,57 @@ def certify(query: Query, verdict: Verdict, subject: Subject | None = None) -> t
     """The certificate of a decided verdict, and what the checker says to it.
 
     A ``verified`` verdict needs the proof that `Budget(proofs=True)` keeps. Without a ``subject`` the
-    claim is about the box and the ground formula themselves.
+    claim is about the query's own box and ground formula.
     """
     network = query.network.source  # type: ignore[attr-defined]
+    subject = explicit(query) if subject is None else subject
     header = _header(query, verdict, subject)
-    arrays: dict[str, Any] = {"lower": query.lower, "upper": query.upper}
-    if subject is not None:
-        arrays["x0"] = subject.x0
+    arrays: dict[str, Any] = {"x0": subject.x0}
     if verdict.status is Status.FALSIFIED:
         data = pack(header, {**arrays, "witness": verdict.witness})
         return data, audit(data, network)
     writer = _writer(query, verdict)
-    data, answer = b"", Answer("certificate", "verified", False, "no precision is enough")
+    data, answer = b"", Answer("verified", False, "no precision is enough")
     for precision in PRECISIONS:
         data = pack(header, {**arrays, **writer.arrays(*precision)})
         answer = audit(data, network)
         if answer.confirmed:
             break
     return data, answer
+
+
+def pack(header: dict[str, Any], arrays: dict[str, Any]) -> bytes:
+    """The file that `qll.audit.container` reads."""
+    table = [
+        [name, a.dtype.newbyteorder("<").str.lstrip("|"), a.size] for name, a in arrays.items()
+    ]
+    head = json.dumps({**header, "arrays": table}).encode()
+    raw = [np.ascontiguousarray(a, dtype=a.dtype.newbyteorder("<")) for a in arrays.values()]
+    parts = [len(head).to_bytes(4, "little"), head, *(a.tobytes() for a in raw)]
+    body = zlib.compress(b"".join(parts), 9)
+    return MAGIC + hashlib.sha256(body).digest() + body
+
+
+def explicit(query: Query) -> Subject:
+    """A query that did not come from a property, as the text of one."""
+
+    def numbers(values: Array) -> str:
+        return "[" + ", ".join(repr(float(v)) for v in values) + "]"
+
+    region = [f"box({numbers(query.lower)}, {numbers(query.upper)})"]
+    region += [_text(constraint) for constraint in query.constraints]
+    text = f"forall x in {' and '.join(region)}:\n  {_text(query.condition)}\n"
+    return Subject(text, {}, None, query.lower)
+
+
+def _text(form: HardForm) -> str:
+    if isinstance(form, Affine):
+        terms = [f"{c!r}*{source}[{index}]" for (source, index), c in form.terms]
+        return f"{' + '.join([*terms, repr(form.constant)])} <= 0"
+    if not form.parts:
+        return "top" if isinstance(form, Max) else "bottom"
+    sign = " and " if isinstance(form, Max) else " or "
+    return sign.join(f"({_text(part)})" for part in form.parts)
 
 
 def confirm(
@@ -88,7 +127,7 @@ def confirm(
     try:
         data, answer = certify(query, verdict, subject)
     except Unwritable as error:
-        data, answer = b"", Answer("certificate", str(verdict.status), False, str(error))
+        data, answer = b"", Answer(str(verdict.status), False, str(error))
     if answer.confirmed:
         note = f"confirmed by the independent checker ({answer.reason})"
         # The checker rounds outward: the prover's margin no longer weakens the claim.
@@ -127,30 +166,23 @@ def _put(path: Path, data: bytes) -> None:
     partial.replace(path)
 
 
-class Unwritable(Exception):  # noqa: N818 - ends in an 'unknown' with this reason
+class Unwritable(Exception):
     """There is no certificate for this kind of proof."""
 
 
-def _header(query: Query, verdict: Verdict, subject: Subject | None) -> dict[str, Any]:
+def _header(query: Query, verdict: Verdict, subject: Subject) -> dict[str, Any]:
     network: Any = query.network
     mean, std = (None, None) if network.normalisation is None else network.normalisation
-    prop = None
-    if subject is not None:
-        prop = {
-            "text": subject.text,
-            "sha256": digest(subject.text.encode()),
-            "parameters": dict(subject.parameters),
-            "labels": None if subject.labels is None else list(subject.labels),
-        }
     return {
         "format": 1,
         "verdict": str(verdict.status),
         "network": network.sha256,
         "mean": _short(mean, network.input_shape),
         "std": _short(std, network.input_shape),
-        "property": prop,
-        "ground": plain(query.condition),
-        "constraints": [plain(c) for c in query.constraints],
+        "text": subject.text,
+        "parameters": dict(subject.parameters),
+        "labels": None if subject.labels is None else list(subject.labels),
+        "ground": digest(repr((query.condition, list(query.constraints))).encode()),
         "region": digest(query.lower.tobytes(), query.upper.tobytes()),
         "tie_violates": query.tie_violates,
     }
@@ -191,6 +223,7 @@ class _Writer:
         self.betas: list[Array] = []
         self.weights: list[Array] = []
         self.loose = np.zeros(0, dtype=bool)
+        self.sizes = (0, 0)
         if chain is not None:
             widths = [layer.width for layer in chain.form.layers[:-1]]
             # Position of every padded neuron of the chain among the real ones; -1 for padding.
@@ -201,6 +234,7 @@ class _Writer:
                 self.real[chain.part(k)][:width] = here + start
                 start += width
             self.neurons = start
+            self.sizes = (widths[0], chain.form.input_size)
             home = chain.groups.copy_home
             self.others = np.flatnonzero(home != np.arange(home.size))
 
@@ -210,7 +244,9 @@ class _Writer:
         low, high = chain.interval(query.lower, query.upper)
         self.loose = self._real((low < 0) & (high > 0)).astype(bool)
         by_layer: dict[int, list[tuple[int, int, Node]]] = {}
-        for (layer, neuron, sign), node in sorted(trace.tightened.items(), key=lambda item: item[0]):
+        for (layer, neuron, sign), node in sorted(
+            trace.tightened.items(), key=lambda item: item[0]
+        ):
             at = int(self.real[int(chain.starts[layer]) + neuron])
             by_layer.setdefault(layer, []).append((at, sign, node))
         for _, bounds in sorted(by_layer.items()):
@@ -291,7 +327,6 @@ class _Writer:
         delta = delta / unit[:, None]
         if alpha_type == "u1":
             alpha, delta = np.rint(alpha * 255), np.clip(np.rint(delta), -127, 127)
-        groups = None if self.chain is None else self.chain.groups
         none = np.zeros(0)
 
         def flat(parts: list[Array]) -> Array:
@@ -302,16 +337,32 @@ class _Writer:
             "arguments": np.array([a for _, a in self.kinds], dtype="<u4"),
             "targets": np.array(self.targets, dtype="<u4"),
             "loose": np.packbits(self.loose),
-            "group_sizes": _small(none if groups is None else np.diff(groups.neuron_starts)),
-            "group_neurons": _small(none if groups is None else groups.order),
-            "group_reads": _small(none if groups is None else np.diff(groups.copy_starts)),
-            "group_inputs": _small(none if groups is None else groups.copy_input),
+            **_groups(None if self.chain is None else self.chain.groups, self.sizes),
             "alpha": alpha.astype(alpha_type).ravel(),
             "delta": delta.astype(delta_type).ravel(),
             "delta_scale": unit.astype("<f4"),
             "beta": flat(self.betas).astype("<f4"),
             "weights": flat(self.weights).astype("<f4"),
         }
+
+
+def _groups(groups: Groups | None, sizes: tuple[int, int]) -> dict[str, Any]:
+    """Neurons and inputs by group, padded with the number of neurons and of inputs."""
+    if groups is None:
+        none = np.zeros(0, dtype="<u2")
+        return {"group_count": np.zeros(1, "<u4"), "group_neurons": none, "group_inputs": none}
+    tables = []
+    for values, starts, pad in (
+        (groups.order, groups.neuron_starts, sizes[0]),
+        (groups.copy_input, groups.copy_starts, sizes[1]),
+    ):
+        table = np.full((groups.count, int(np.diff(starts).max())), pad)
+        for g in range(groups.count):
+            piece = values[starts[g] : starts[g + 1]]
+            table[g, : piece.size] = piece
+        tables.append(_small(table.ravel()))
+    count = np.array([groups.count], dtype="<u4")
+    return {"group_count": count, "group_neurons": tables[0], "group_inputs": tables[1]}
 
 
 def _small(values: Any) -> Any:

@@ -51,12 +51,26 @@ class Effort:
 
 
 @dataclass(frozen=True, eq=False)
-class Split:
-    """An inner node of the proof tree: hidden neuron ``neuron`` (flat) is <= 0 or >= 0."""
+class Trail:
+    """A step on the way from the root to a node, for certificates: neuron ``neuron`` (flat) was
+    split to ``sign``, or the bounds of ``tightened`` were proved."""
 
-    neuron: int
-    off: int  # indices into Proof.tree
-    on: int
+    parent: Trail | None
+    neuron: int = -1
+    sign: int = 0
+    tightened: tuple[Node, ...] = ()
+
+
+@dataclass(eq=False)
+class Trace:
+    """What a certificate needs besides the leaves: domains found empty, obligations, which of them
+    were taken apart (waiting disjunction, labels of its parts), and bounds proved at the root by
+    layer, neuron and sign."""
+
+    known: list[Obligation] = field(default_factory=list)
+    cases: dict[int, tuple[int, list[int]]] = field(default_factory=dict)
+    empty: list[Node] = field(default_factory=list)
+    tightened: dict[tuple[int, int, int], Node] = field(default_factory=dict)
 
 
 @dataclass(eq=False)
@@ -70,6 +84,7 @@ class Outcome:
     nodes: int = 0
     stage: str = "root"
     leaves: list[Node] = field(default_factory=list)
+    trace: Trace = field(default_factory=Trace)
 
 
 # Given starting points (n, inputs), the leaves that must all be positive, and whether linear
@@ -130,9 +145,19 @@ class ChainProver:
             if node.bound < old[0]:
                 node.bound, node.alpha, node.beta, node.weight, node.delta = old
 
-    def prove(self, query: Query, deadline: float, search: Search) -> Outcome:
-        """Decide the query by ``deadline`` (of `time.monotonic`) if possible."""
+    def prove(
+        self, query: Query, deadline: float, search: Search, *, most_nodes: float = np.inf,
+        known: tuple[Sequence[Array], Sequence[Array]] | None = None,
+    ) -> Outcome:
+        """Decide the query by ``deadline`` (of `time.monotonic`) if possible, with at most
+        ``most_nodes``; ``known`` are bounds of the hidden layers to start from."""
         run = _Run(self, query, deadline, search)
+        run.most_nodes = most_nodes
+        if known is not None:
+            for k in range(self.hidden):
+                part = self.chain.part(k)
+                run.low[part] = np.maximum(run.low[part], self.chain.spread(k, known[0][k], -1.0))
+                run.high[part] = np.minimum(run.high[part], self.chain.spread(k, known[1][k], -1.0))
         return run.execute()
 
 
@@ -147,12 +172,14 @@ class _Run:
         self.search = search
         self.began = time.monotonic()
         self.climbing = 0.0  # seconds in linear programmes
+        self.most_nodes = np.inf
         self.chain = prover.chain
         mid, rad = (query.lower + query.upper) / 2, (query.upper - query.lower) / 2
         self.box = (mid.astype(np.float32), rad.astype(np.float32))
         self.low, self.high = self.chain.interval(query.lower, query.upper)
         self.outcome = Outcome()
-        self.tightened: dict[int, list[Node]] = {}
+        # Per hidden layer, the problem of each neuron's bound: (neuron, +1 lower or -1 upper).
+        self.tightened: dict[int, dict[tuple[int, int], Node]] = {}
         last = prover.form.layers[-1]
         condition = query.search
         weight = last.terms[0][1]
@@ -177,6 +204,7 @@ class _Run:
         self.tighten_root(self.effort.quick_tighten)
         waiting = [(i, o) for i, o in enumerate(obligations(self.query.search.tree))]
         self.known: list[Obligation] = [o for _, o in waiting]
+        out.trace.known = self.known
         nodes = self.refute([self.node_of(i) for i in range(len(self.known))], self.effort.quick)
         if nodes:
             self.tighten_root(self.effort.tighten)
@@ -186,6 +214,10 @@ class _Run:
         nodes = self.expand(nodes)
         if not nodes:
             out.proved = True
+            return out
+        out.bound = min(node.bound for node in nodes)
+        if self.most_nodes <= 0:
+            out.reason = Reason.NODES
             return out
         out.stage = "branch"
         self.branch(nodes)
@@ -211,6 +243,9 @@ class _Run:
             for part in obligation.expand():
                 self.known.append(part)
                 fresh.append(self.node_of(len(self.known) - 1))
+            first = min(obligation.waiting, key=lambda part: len(part.parts))
+            labels = list(range(len(self.known) - len(fresh), len(self.known)))
+            self.outcome.trace.cases[node.label] = (obligation.waiting.index(first), labels)
             stack.extend(self.refute(fresh, self.effort.root))
             if self.out_of_time():
                 return done + stack
@@ -223,29 +258,23 @@ class _Run:
             below = self.prover.chains[k - 1]
             count = int(below.starts[-1])
             part = full.part(k)
-            nodes = self.tightened.get(k)
-            if nodes is None:
-                rows = full.upper[k - 1]
-                bias = full.bias[part]
-                nodes = []
-                for i in range(int(full.widths[k])):
-                    if not full.real[part][i]:
-                        continue
-                    for sign in (1.0, -1.0):
-                        node = below.node(
-                            self.low[:count],
-                            self.high[:count],
-                            sign * rows[i][None],
-                            np.array([sign * bias[i]]),
-                            label=i,
-                        )
-                        node.depth = int(sign)
-                        nodes.append(node)
-                self.tightened[k] = nodes
-            for node in nodes:
-                node.low, node.high = self.low[:count], self.high[:count]
+            known = self.tightened.setdefault(k, {})
+            rows, bias = full.upper[k - 1], full.bias[part]
             # A neuron whose sign is known needs no better bound to be relaxed exactly.
-            open_ = [n for n in nodes if self.low[part][n.label] < 0 < self.high[part][n.label]]
+            unstable = np.flatnonzero((self.low[part] < 0) & (self.high[part] > 0))
+            open_ = []
+            for i in unstable.tolist():
+                for sign in (1, -1):
+                    node = known.get((i, sign))
+                    if node is None:
+                        objective, offset = sign * rows[i][None], np.array([sign * bias[i]])
+                        node = below.node(
+                            self.low[:count], self.high[:count], objective, offset, label=i
+                        )
+                        node.depth = sign
+                        known[(i, sign)] = node
+                    node.low, node.high = self.low[:count], self.high[:count]
+                    open_.append(node)
             if not open_:
                 continue
             self.prover.ascend(self, open_, steps, chain=below)
@@ -253,6 +282,10 @@ class _Run:
             low, high = self.low.copy(), self.high.copy()
             for node, bound in zip(open_, bounds, strict=True):
                 node.bound = float(bound)
+                key = (k, node.label, node.depth)
+                best = self.outcome.trace.tightened.get(key)
+                if best is None or best.bound < node.bound:
+                    self.outcome.trace.tightened[key] = replace(node)
                 at = part.start + node.label
                 slack = MARGIN * max(1.0, abs(bound))
                 if node.depth > 0:
@@ -268,6 +301,7 @@ class _Run:
         open_ = []
         live = [node for node in nodes if not node.is_empty]
         self.outcome.nodes += len(nodes)
+        self.outcome.trace.empty.extend(n for n in nodes if n.is_empty)
         if not live:
             return []
         target = SINGLE_MARGIN * self.scale
@@ -293,6 +327,9 @@ class _Run:
             if self.out_of_time():
                 out.reason = Reason.TIME
                 return
+            if out.nodes > self.most_nodes:
+                out.reason = Reason.NODES
+                return
             if len(queue) > self.effort.open_nodes:
                 out.reason = Reason.MEMORY
                 return
@@ -313,6 +350,7 @@ class _Run:
                     return
             closed = [n for n in children if n.bound > self.margin or n.is_empty]
             out.leaves.extend(n for n in closed if not n.is_empty)
+            out.trace.empty.extend(n for n in closed if n.is_empty)
             rest = [n for n in children if not (n.bound > self.margin or n.is_empty)]
             shallow = [n for n in rest if n.depth <= self.effort.retighten_depth]
             for node in shallow:
@@ -371,7 +409,8 @@ class _Run:
         else:
             high = high.copy()
             high[neuron] = min(high[neuron], 0.0)
-        return replace(node, low=low, high=high, sign=signs, depth=node.depth + 1)
+        trail = Trail(node.trail, neuron, sign)
+        return replace(node, low=low, high=high, sign=signs, depth=node.depth + 1, trail=trail)
 
     def pick(self, nodes: list[Node]) -> list[tuple[Node, Node] | None]:
         """For each node the two children of its best split; None where nothing is left to split."""
@@ -444,6 +483,7 @@ class _Run:
             else:
                 high[problem.label] = min(high[problem.label], -bound + slack)
         node.low, node.high = low, high
+        node.trail = Trail(node.trail, tightened=tuple(problems))
 
     def settle(self, nodes: list[Node]) -> list[Node]:
         """Domains in which every neuron is fixed: what is left is a linear programme."""

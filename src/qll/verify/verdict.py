@@ -26,6 +26,7 @@ class Reason(StrEnum):
     MARGIN = "bound within the margin of rounding"
     UNSUPPORTED = "not supported by this backend"
     BACKEND = "the backend failed"
+    UNCONFIRMED = "not confirmed"
 
 
 # Claims that every 'verified' of the float64 engine is weakened by.

@@ -63,6 +63,8 @@ class BranchAndBound(Backend):
                 verdict = self._prove(
                     prover, network, query, start + budget.seconds - spent[i], near.get(i)
                 )
+                if not budget.proofs:
+                    verdict = replace(verdict, proof=None)
             verdicts[i] = replace(verdict, seconds=spent[i] + time.monotonic() - start)
         return [v for v in verdicts if v is not None]
 
@@ -108,7 +110,8 @@ class BranchAndBound(Backend):
                 ties.append(judgement)
             return point if judgement.worth is Worth.VIOLATION else None
 
-        return _as_verdict(prover.prove(query, deadline, search), ties)
+        outcome = prover.prove(query, deadline, search)
+        return replace(_as_verdict(outcome, ties), proof=(prover, outcome))
 
 
 def choose_prover(query: Query) -> ChainProver | BoxProver:
