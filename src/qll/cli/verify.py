@@ -1,0 +1,348 @@
+"""``qll verify``: prove or refute a property around every data point."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from qll.cli.options import parse_settings
+
+if TYPE_CHECKING:
+    from qll.verify.api import Problem
+    from qll.verify.verdict import Verdict
+
+EXIT_FALSIFIED = 10
+EXIT_UNKNOWN = 11
+
+
+def verify(
+    prop: Annotated[str, typer.Argument(metavar="PROPERTY", help="A property or a .qll file.")],
+    network: Annotated[Path, typer.Option(help="An ONNX file.")],
+    data: Annotated[str | None, typer.Option(help="mnist, fashion, dice, dice-rendered.")] = None,
+    data_dir: Annotated[str | None, typer.Option(help="Where the data files are.")] = None,
+    images: Annotated[Path | None, typer.Option(help="Instead of --data: an IDX file.")] = None,
+    labels: Annotated[Path | None, typer.Option(help="Labels of --images, an IDX file.")] = None,
+    count: Annotated[int, typer.Option(help="Data points to verify; 0 for all.")] = 100,
+    epsilon: Annotated[
+        str | None, typer.Option(help="The property's radius: 0.1 or 4/255.")
+    ] = None,
+    mean: Annotated[
+        str | None,
+        typer.Option(
+            help="For a network of normalised input: 0.1307 or "
+            "one number for each channel, with commas."
+        ),
+    ] = None,
+    std: Annotated[str | None, typer.Option(help="Its deviation.")] = None,
+    timeout: Annotated[float, typer.Option(help="Seconds for each data point.")] = 10.0,
+    jobs: Annotated[int, typer.Option(help="Processes; 0 for one on each core.")] = 0,
+    backend: Annotated[str, typer.Option(help="bab (our own) or marabou.")] = "bab",
+    cross_check: Annotated[
+        str | None, typer.Option(help="A second backend; a contradiction is an error.")
+    ] = None,
+    certificate: Annotated[
+        Path | None, typer.Option(help="A folder for the evidence; see qll audit.")
+    ] = None,
+    certified: Annotated[
+        bool, typer.Option("--certified", help="Believe only what the checker confirms.")
+    ] = False,
+    seed: Annotated[int, typer.Option(help="Seeds the random starts.")] = 0,
+    out: Annotated[
+        Path | None,
+        typer.Option("--json", help="Write verdicts here; a killed run resumes from it."),
+    ] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="A parameter: --set delta=0.7.")
+    ] = None,
+) -> None:
+    """Verify a network around test images. Exit code 0: all verified, 10: some falsified, 11: none
+    falsified but some unknown, 2: wrong use.
+
+    Example: qll verify not-both --network net.onnx --data dice-rendered --count 50
+    """  # fmt: skip
+    import os
+
+    from qll.networks import load as load_network
+    from qll.properties import load
+    from qll.verify.api import Problem, decide_all
+
+    handle = load_network(network, mean=_numbers(mean, "--mean"), std=_numbers(std, "--std"))
+    points, truth = _points(data, data_dir, images, labels, count, handle.output_size)
+    given = dict(parse_settings(settings))
+    if epsilon is not None:
+        given.update(parse_settings([f"epsilon={epsilon}"]))
+    problem = Problem.of(
+        load(prop, outputs=handle.output_size).with_parameters(**given),
+        handle,
+        points,
+        truth,
+        timeout=timeout,
+        backend=backend,
+        cross_check=cross_check,
+        certified=certified,
+        certificates=certificate,
+        seed=seed,
+        mean=_numbers(mean, "--mean"),
+        std=_numbers(std, "--std"),
+    )
+    journal = _Journal(out, problem)
+    with journal, _Board(len(problem), journal.known) as board:
+        left = [i for i in range(len(problem)) if i not in journal.known]
+        for index, verdict in decide_all(problem, left, jobs=jobs or os.cpu_count() or 1):
+            journal.add(index, verdict)
+            board.add(verdict.as_json()["status"])
+    statuses = [journal.known[i]["status"] for i in range(len(problem))]
+    tally = {s: statuses.count(s) for s in ("verified", "falsified", "unknown")}
+    rate = 100.0 * tally["verified"] / max(len(statuses), 1)
+    typer.echo(
+        f"{tally['verified']} verified, {tally['falsified']} falsified, {tally['unknown']} unknown"
+        f" of {len(statuses)} (CSat {rate:.1f} %)"
+    )
+    for i in range(len(problem)):
+        found = journal.known[i]
+        if found["status"] == "unknown":
+            typer.echo(f"  point {i}: unknown: {found['reason']}")
+    journal.finish(tally)
+    if tally["falsified"]:
+        raise typer.Exit(EXIT_FALSIFIED)
+    if tally["unknown"]:
+        raise typer.Exit(EXIT_UNKNOWN)
+
+
+def _numbers(text: str | None, option: str) -> Any:
+    import numpy as np
+
+    from qll.errors import InputError
+
+    if text is None:
+        return None
+    try:
+        values = [float(part) for part in text.split(",")]
+    except ValueError:
+        raise InputError(
+            f"{option} is not a number",
+            expected="0.1307, or numbers with commas, one for each channel",
+            found=f"'{text}'",
+            fix=f"write {option} 0.1307",
+        ) from None
+    return np.array(values) if len(values) > 1 else values[0]
+
+
+def _points(
+    data: str | None,
+    data_dir: str | None,
+    images: Path | None,
+    labels: Path | None,
+    count: int,
+    outputs: int,
+) -> tuple[Any, Any]:
+    """Raw inputs and their labels (multi-hot where an image has several)."""
+    import numpy as np
+
+    from qll.data import load as load_data
+    from qll.data.idx import read_idx
+    from qll.errors import InputError
+
+    if (data is None) == (images is None):
+        raise InputError(
+            "it is not clear which data points to verify",
+            expected="either --data or --images",
+            found="both" if data else "neither",
+            fix="pass --data mnist, or --images I.idx --labels L.idx",
+        )
+    if data is not None:
+        batch = load_data(data, data_dir).test.batch(slice(0, count or None))
+        return batch[0].numpy(), batch[1].numpy()
+    points = np.asarray(read_idx(images))[: count or None]  # type: ignore[arg-type]
+    points = points / 255.0 if points.dtype == np.uint8 else points.astype(np.float64)
+    if points.ndim == 3:
+        points = points[:, None]
+    truth = None if labels is None else np.asarray(read_idx(labels))[: count or None]
+    if truth is not None and truth.ndim == 2 and truth.shape[1] != outputs:
+        # lists of class indices, as the faces that a picture of a die shows
+        hot = np.zeros((len(truth), outputs), dtype=np.int64)
+        np.put_along_axis(hot, truth.astype(np.int64), 1, axis=1)
+        truth = hot
+    if truth is not None and len(truth) != len(points):
+        raise InputError(
+            "there are not as many labels as images",
+            expected=f"{len(points)} labels",
+            found=f"{len(truth)}",
+            fix="pass the labels of these images",
+        )
+    return points, truth
+
+
+class _Journal:
+    """Verdicts on disk as they come. A line for each, after a header that says what was asked; a
+    second run of the same question goes on where the first one stopped."""
+
+    def __init__(self, out: Path | None, problem: Problem) -> None:
+        self.out = out
+        self.known: dict[int, dict[str, Any]] = {}
+        self._file: Any = None
+        self._began = time.monotonic()
+        self._question = _question(problem)
+        self._path = None if out is None else out.with_name(out.name + ".partial")
+
+    def __enter__(self) -> _Journal:
+        from qll.errors import RunError
+
+        if self._path is None:
+            return self
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            if self._path.exists():
+                self._read()
+            fresh = not self.known
+            self._file = self._path.open("w" if fresh else "a", encoding="utf-8")
+            if fresh:
+                self._line(self._question)
+        except OSError as error:
+            raise RunError(
+                "the verdicts cannot be written",
+                where=str(self._path),
+                expected="a folder with space that can be written",
+                found=str(error.strerror or error),
+                fix="give another file to --json",
+            ) from error
+        return self
+
+    def _read(self) -> None:
+        lines = self._path.read_text(encoding="utf-8").splitlines() if self._path else []
+        rows = []
+        for line in lines:
+            try:
+                rows.append(json.loads(line))
+            except ValueError:  # the line that a kill cut short
+                break
+        if rows and rows[0] == self._question:
+            self.known = {int(row["point"]): row for row in rows[1:] if "point" in row}
+            # what follows a torn line is written again
+            kept = [self._question, *self.known.values()]
+            text = "".join(json.dumps(row) + "\n" for row in kept)
+            if self._path is not None:
+                self._path.write_text(text, encoding="utf-8")
+
+    def _line(self, row: dict[str, Any]) -> None:
+        if self._file is not None:
+            self._file.write(json.dumps(row) + "\n")
+            self._file.flush()
+
+    def add(self, index: int, verdict: Verdict) -> None:
+        row = {"point": index, **verdict.as_json()}
+        if verdict.witness is not None:
+            row["witness"] = [float(v) for v in verdict.witness]
+        self.known[index] = row
+        self._line(row)
+
+    def __exit__(self, *_: object) -> None:
+        if self._file is not None:
+            self._file.close()
+
+    def finish(self, tally: dict[str, int]) -> None:
+        if self.out is None or self._path is None:
+            return
+        content = {
+            **self._question,
+            "total": {**tally, "wall_seconds": round(time.monotonic() - self._began, 3)},
+            "verdicts": [self.known[i] for i in sorted(self.known)],
+        }
+        partial = self.out.with_name(self.out.name + ".tmp")
+        partial.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+        partial.replace(self.out)
+        self._path.unlink(missing_ok=True)
+
+
+def _question(problem: Problem) -> dict[str, Any]:
+    import hashlib
+
+    points = hashlib.sha256(problem.points.tobytes()).hexdigest()
+    labels = json.dumps(problem.labels)
+    return {
+        "property": problem.name,
+        "text": problem.text,
+        "parameters": problem.parameters,
+        "network_sha256": problem.handle.sha256,
+        "points_sha256": points,
+        "labels_sha256": hashlib.sha256(labels.encode()).hexdigest(),
+        "mean": None if problem.mean is None else repr(problem.mean),
+        "std": None if problem.std is None else repr(problem.std),
+        "timeout": problem.timeout,
+        "backend": problem.backend,
+        "certified": problem.certified,
+        "count": len(problem),
+    }
+
+
+class _Board:
+    """Counts, rate and time left: a live line in a terminal, a plain one now and then elsewhere."""
+
+    _EVERY = 15.0  # seconds between plain lines
+
+    def __init__(self, total: int, known: dict[int, dict[str, Any]]) -> None:
+        from rich.console import Console
+
+        self.total = total
+        self.tally = {"verified": 0, "falsified": 0, "unknown": 0}
+        for row in known.values():
+            self.tally[row["status"]] += 1
+        self.resumed = len(known)
+        self.began = self.said = time.monotonic()
+        self.console = Console(stderr=True)
+        self.live: Any = None
+
+    def __enter__(self) -> _Board:
+        if self.resumed:
+            self.console.print(f"resuming: {self.resumed} of {self.total} were decided before")
+        if self.console.is_terminal:
+            from rich.live import Live
+
+            self.live = Live(self._table(), console=self.console, transient=True)
+            self.live.start()
+        return self
+
+    def _left(self) -> tuple[float, float]:
+        done = sum(self.tally.values()) - self.resumed
+        seconds = time.monotonic() - self.began
+        rate = done / seconds if seconds > 0 else 0.0
+        waiting = self.total - sum(self.tally.values())
+        return rate, waiting / rate if rate else float("inf")
+
+    def _table(self) -> Any:
+        from rich.table import Table
+
+        rate, left = self._left()
+        table = Table(show_edge=False, pad_edge=False)
+        for column in ("verified", "falsified", "unknown", "left", "a second", "time left"):
+            table.add_column(column, justify="right")
+        table.add_row(
+            f"[green]{self.tally['verified']}",
+            f"[red]{self.tally['falsified']}",
+            f"[yellow]{self.tally['unknown']}",
+            str(self.total - sum(self.tally.values())),
+            f"{rate:.1f}",
+            "-" if left == float("inf") else f"{left:.0f} s",
+        )
+        return table
+
+    def add(self, status: str) -> None:
+        self.tally[status] += 1
+        if self.live is not None:
+            self.live.update(self._table())
+        elif time.monotonic() - self.said > self._EVERY:
+            self.said = time.monotonic()
+            counts = ", ".join(f"{v} {k}" for k, v in self.tally.items())
+            self.console.print(f"{counts} of {self.total}; {self._left()[1]:.0f} s left")
+
+    def __exit__(self, *_: object) -> None:
+        if self.live is not None:
+            self.live.stop()
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(verify)
