@@ -165,12 +165,14 @@ class CompiledAttack:
         return self._work[thread]
 
     def _points(self, tensor: Tensor, count: int) -> Floats:
-        points = _contiguous(tensor).reshape(count, -1)
+        points = _contiguous(
+            tensor.reshape(count, -1) if count else tensor[:, :0].new_empty(0, self.plan.inputs)
+        )
         if points.shape[1] != self.plan.inputs:
             raise InputError(
                 "points do not fit the network",
                 expected=f"{self.plan.inputs} numbers a point",
-                found=f"{points.shape[1]}",
+                found=f"{width}",
                 fix="pass points of the network's input shape",
             )
         return points

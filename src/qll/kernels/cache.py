@@ -2,7 +2,8 @@
 
 numba notices when the file of a cached function changes, but not when a function that it calls in
 another file does: it then runs stale machine code. So the folder's name holds a hash of every
-source that a kernel may call: the kernels and the logics.
+source that the function may call. A logic's functions are called by address and do not become part
+of a kernel: a change there recompiles only them.
 """
 
 from __future__ import annotations
@@ -31,21 +32,29 @@ def user_cache() -> Path:
     return Path.home() / ".cache" / "qll"
 
 
-def source_hash() -> str:
-    """A hash of all sources whose code may be inside a kernel."""
+def source_hash(*patterns: str) -> str:
+    """A hash of the sources of the package that match."""
     package = Path(__file__).resolve().parent.parent
     digest = hashlib.sha256()
-    for folder in ("kernels", "logics"):
-        for source in sorted((package / folder).glob("*.py")):
+    for pattern in patterns:
+        for source in sorted(package.glob(pattern)):
             digest.update(source.name.encode() + b"\0" + source.read_bytes() + b"\0")
     return digest.hexdigest()[:16]
 
 
+# What may be inside a function of each family.
+FAMILIES = {
+    "kernels": ("kernels/[!d]*.py",),
+    "dual": ("kernels/simd.py", "kernels/tile.py", "kernels/d*.py"),
+    "logics": ("kernels/simd.py", "kernels/lanes.py", "kernels/pointers.py", "logics/*.py"),
+}
+
+
 @cache
-def kernel_folder() -> Path | None:
+def code_folder(family: str) -> Path | None:
     """The folder for these sources, or None where nothing can be written."""
     try:
-        folder = user_cache() / f"kernels-{source_hash()}"
+        folder = user_cache() / f"{family}-{source_hash(*FAMILIES[family])}"
         folder.mkdir(parents=True, exist_ok=True)
     except (OSError, RuntimeError):  # RuntimeError: no home folder
         return None
@@ -53,7 +62,7 @@ def kernel_folder() -> Path | None:
 
 
 @contextmanager
-def cached_in() -> Iterator[bool]:
+def cached_in(family: str = "dual") -> Iterator[bool]:
     """numba functions decorated inside keep their code in our folder; False if there is none.
 
     numba asks for the folder when a function is decorated, and only a global setting tells it, so
@@ -61,7 +70,7 @@ def cached_in() -> Iterator[bool]:
     """
     from numba import config
 
-    folder = kernel_folder()
+    folder = code_folder(family)
     if folder is None:
         yield False
         return

@@ -19,6 +19,7 @@ from qll.kernels.simd import (
     load,
     maximum,
     minimum,
+    never_inline,
     select,
     store,
     to_mask,
@@ -33,6 +34,7 @@ FIRST, SECOND, BEST, LOWER, UPPER, OVERALL, SECTIONS = range(7)
 @kernel
 def fill_lanes(points, order, first, count, target, base):  # type: ignore[no-untyped-def]
     """Rows of ``points`` (samples, inputs) into lanes; unused lanes repeat the first sample."""
+    never_inline()
     for row in range(len(order)):
         place, column = (base + row) * LANES, order[row]
         for lane in range(LANES):
@@ -42,6 +44,7 @@ def fill_lanes(points, order, first, count, target, base):  # type: ignore[no-un
 
 @kernel
 def empty_lanes(source, base, order, first, count, points):  # type: ignore[no-untyped-def]
+    never_inline()
     for row in range(len(order)):
         place, column = (base + row) * LANES, order[row]
         for lane in range(count):
@@ -51,6 +54,7 @@ def empty_lanes(source, base, order, first, count, points):  # type: ignore[no-u
 @kernel
 def random_start(points, order, keys, valid):  # type: ignore[no-untyped-def]
     """Uniform in the box, then into the valid range; the same point as current and as previous."""
+    never_inline()
     rows = len(order)
     low, high = broadcast(valid[0]), broadcast(valid[1])
     numbers = np.empty(LANES, dtype=np.float32)
@@ -79,6 +83,7 @@ def given_start(points, order, starts, first, count):  # type: ignore[no-untyped
 
 @kernel
 def keep_best(points, rows, current, section, improved):  # type: ignore[no-untyped-def]
+    never_inline()
     mask = to_mask(improved)
     for row in range(rows):
         place = (section * rows + row) * LANES
@@ -90,6 +95,7 @@ def keep_best(points, rows, current, section, improved):  # type: ignore[no-unty
 def update(points, rows, current, signs, best_signs, improved, reduced, step, alpha, valid):  # type: ignore[no-untyped-def]
     """The next point into the other buffer; before it, the best point and its signs are kept
     (lanes in ``improved``) and taken back (lanes in ``reduced``)."""
+    never_inline()
     positive, negative = signs
     best_positive, best_negative = best_signs
     better, back = to_mask(improved), to_mask(reduced)

@@ -12,7 +12,7 @@ import numpy as np
 
 from qll.kernels.lanes import WIDTH, gather, read_numbers, scatter, write_numbers
 from qll.kernels.pointers import call_connective, call_leq, call_loss
-from qll.kernels.simd import kernel
+from qll.kernels.simd import kernel, never_inline
 
 ATOM, CONSTANT = 0, 1
 # Sections of the scratch array, rows of WIDTH numbers each: values, local derivatives and adjoints
@@ -32,6 +32,7 @@ def lay_out_passes(  # type: ignore[no-untyped-def]
     patterns, atoms, offsets, sources, coefficients,
 ):  # fmt: skip
     """Passes and tables for the lanes' patterns; returns how many passes there are."""
+    never_inline()
     count = 0
     term_width, atom_width = table_widths[0], table_widths[1]
     for begin in range(0, lanes, WIDTH):
@@ -76,6 +77,7 @@ def judge_lanes(  # type: ignore[no-untyped-def]
     Output ``i`` of a lane is ``rows[(first_row + i) * stride + lane]``. A gradient is scaled to 1.
     The arrays come one by one: unpacking a tuple of them costs an atomic operation each.
     """
+    never_inline()
     section = len(scratch) // SECTIONS
     local, adjoint = LOCAL * section, ADJOINT * section
     left, right, values = LEFT * section, RIGHT * section, ATOM_VALUE * section

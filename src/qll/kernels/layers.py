@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from qll.kernels.simd import LANES, kernel, load
+from qll.kernels.simd import LANES, kernel, load, never_inline
 from qll.kernels.tile import (
     tile_broadcast,
     tile_fma,
@@ -49,6 +49,7 @@ def _step_runner(height: int) -> Any:
 
     @kernel
     def run(step, plan, source, base, target):  # type: ignore[no-untyped-def]
+        never_inline()
         blocks, taps, weights, biases = plan
         start, finish = step[3], step[4]
         for b in range(step[2], step[2] + step[1]):
@@ -75,6 +76,7 @@ def _sign_runner(height: int) -> Any:
 
     @kernel
     def run(step, plan, source, positive, negative):  # type: ignore[no-untyped-def]
+        never_inline()
         blocks, taps, weights, _ = plan
         for b in range(step[2], step[2] + step[1]):
             block = b * BLOCK_FIELDS

@@ -21,7 +21,7 @@ SIGNATURES = {
 
 
 def compile_function(function: Callable[..., None], signature: str) -> Any:
-    with cached_in() as cache:
+    with cached_in("logics") as cache:
         options = {"cache": cache, "error_model": "numpy"}
         return cfunc(SIGNATURES[signature], **options)(function)
 

@@ -17,6 +17,7 @@ offset counts elements)::
     select(mask, a, b)               a where the mask is set
     to_bits(mask), to_mask(bits)     one bit a lane, in a uint64
     total(a)                         the sum over the lanes
+    never_inline()                   in a large function, keeps compile times down
 
 A tile is a block of ``height`` accumulators; ``height`` must be a literal (a global or a closure's
 integer)::
@@ -89,7 +90,8 @@ FASTMATH = {"contract", "nsz", "reassoc"}
 
 def kernel(function: Callable[..., Any]) -> Any:
     """Compile ``function`` without the interpreter lock, and keep the machine code on disk."""
-    with cached_in() as cache:
+    family = "dual" if function.__module__.startswith("qll.kernels.d") else "kernels"
+    with cached_in(family) as cache:
         return njit(nogil=True, cache=cache, fastmath=FASTMATH, error_model="numpy")(function)
 
 
@@ -181,6 +183,18 @@ def is_floats(array: Any) -> bool:
         and array.ndim == 1
         and array.layout == "C"
     )
+
+
+@intrinsic
+def never_inline(typingctx: Any) -> Any:
+    """Keep the function that calls this apart: large loops, inlined at every use and once more for
+    every combination of their constant conditions, multiply the time to compile."""
+
+    def code(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        builder.function.attributes.add("noinline")
+        return context.get_dummy_value()
+
+    return types.void(), code
 
 
 @intrinsic
