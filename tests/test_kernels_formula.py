@@ -11,9 +11,9 @@ import torch
 
 pytest.importorskip("numba")
 
+from qll.formula.ground import Atom
 from qll.formula.hard import affine
 from qll.formula.nodes import Connective, Constant, Formula, Implies
-from qll.formula.ground import Atom
 from qll.kernels.formula import compile_formulas, run_formulas
 from qll.logics import LOGICS, logic
 
