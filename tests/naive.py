@@ -152,6 +152,8 @@ def qll_value(
             return max(d, 0.0)
         return lse([0.0, d], p)
 
+    unit = gap(0.0, 0.0)  # the comparison 0 <= 0: not quite 0 through softplus
+
     def connect(kind: str, values: list[float], hardness: float | None) -> float:
         q = math.inf if hard else (p if hardness is None else hardness)
         match kind:
@@ -175,11 +177,13 @@ def qll_value(
                 if operator.startswith(">"):
                     a, b = b, a
                 return -gap(b, a) if flipped else gap(a, b)
+            case Constant("unit") if flipped:
+                return -unit
             case Constant(kind):
-                return {"top": -math.inf, "bottom": math.inf, "unit": 0.0}[kind]
+                return {"top": -math.inf, "bottom": math.inf, "unit": unit}[kind]
             case Label(at):
                 true = naive.index(at, env) in naive.point.labels
-                return (-math.inf if flipped else 0.0) if true else math.inf
+                return (-math.inf if flipped else unit) if true else math.inf
             case Not(body):
                 return negated(body, env, flipped)
             case Connective(kind, parts, hardness):

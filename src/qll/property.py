@@ -28,6 +28,7 @@ from qll.formula.nodes import (
     Entry,
     Formula,
     Label,
+    Linear,
     PointBinder,
     Specification,
 )
@@ -38,6 +39,7 @@ from qll.formula.template import plan
 from qll.logics.base import Direction, Logic
 from qll.logics.base import logic as read_logic
 from qll.logics.boolean import Boolean
+from qll.points import check_points, check_tensor
 from qll.reading import Reading
 from qll.registry import suggest
 
@@ -129,7 +131,16 @@ class Property:
             ]
             sources = frozenset(n.source for n in nodes if isinstance(n, Entry))
             labels = any(isinstance(n, Label) for n in nodes)
-            strict = any(isinstance(n, Compare) and n.operator in ("<", ">") for n in nodes)
+            region = [
+                node
+                for binder in self.binders
+                for part in binder.parts
+                if isinstance(part, Linear)
+                for node in walk(part.formula)
+            ]
+            strict = any(
+                isinstance(n, Compare) and n.operator in ("<", ">") for n in (*nodes, *region)
+            )
             self._cache["facts"] = (sources, labels, strict)
         return self._cache["facts"]  # type: ignore[no-any-return]
 
@@ -301,7 +312,7 @@ class Property:
     def _read(
         self, record: Logic, y: Tensor, labels: Tensor | None, points: Mapping[str, Tensor]
     ) -> tuple[Tensor, Tensor | None]:
-        tensors = self._tensors(y, points)
+        tensors = check_points(self.name, self.outputs, self.sources, y, points)
         inputs = self.inputs
         for name, tensor in tensors.items():
             if name[0] == "x":
@@ -352,71 +363,6 @@ class Property:
                 rows[(source, k)] = len(rows)
         return formulas, rows, used
 
-    def _tensors(self, y: Tensor, points: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        if y.dim() != 2:
-            raise InputError(
-                "outputs have the wrong shape",
-                expected="(batch, outputs)",
-                found=str(tuple(y.shape)),
-                fix="pass y = model(x), one row for each sample",
-            )
-        if not y.is_floating_point():
-            raise InputError(
-                "outputs have the wrong type",
-                expected="a floating-point tensor",
-                found=str(y.dtype),
-                fix="pass the logits themselves, not predicted classes",
-            )
-        if self.outputs is not None and y.shape[1] != self.outputs:
-            raise InputError(
-                f"outputs do not fit property '{self.name}'",
-                expected=f"(batch, {self.outputs})",
-                found=str(tuple(y.shape)),
-                fix="load the property with the network's number of outputs",
-            )
-        tensors = {"y": y}
-        for name in self.sources:
-            if name == "y":
-                continue
-            if points.get(name) is None:
-                raise InputError(
-                    f"property '{self.name}' speaks of {name}",
-                    expected=f"{name}=...",
-                    found="none",
-                    fix=f"pass {name}= with one row for each sample",
-                )
-            tensor = points[name]
-            if tensor.shape[0] != y.shape[0] or (name.startswith("y") and tensor.shape != y.shape):
-                raise InputError(
-                    f"{name} does not fit y",
-                    expected=f"{y.shape[0]} rows"
-                    + (" and the shape of y" if name[0] == "y" else ""),
-                    found=str(tuple(tensor.shape)),
-                    fix="pass the same samples in the same order",
-                )
-            tensors[name] = tensor
-        for name in points:
-            if name not in SOURCES:
-                raise InputError(
-                    f"'{name}' is not a point of the language",
-                    expected="x, x0, y0, x2 or y2",
-                    found=f"'{name}'",
-                    fix=suggest(name, ["labels", "logic", *SOURCES]),
-                )
-        for name, tensor in tensors.items():
-            # The sum is finite unless something is not (or overflows, which the full look tells).
-            if not math.isfinite(tensor.detach().sum().item()) and not torch.isfinite(tensor).all():
-                bad = int(
-                    (~torch.isfinite(tensor)).any(dim=-1).reshape(len(tensor), -1).any(1).sum()
-                )
-                raise InputError(
-                    f"{name} is not finite",
-                    expected="finite numbers",
-                    found=f"NaN or infinity in {bad} of {len(tensor)} samples",
-                    fix="look at the network's weights and learning rate",
-                )
-        return tensors
-
     def _patterns(
         self, y: Tensor, labels: Tensor | None
     ) -> tuple[tuple[tuple[int, ...], ...] | None, Tensor | None]:
@@ -431,6 +377,7 @@ class Property:
                 found="none",
                 fix="pass classes (batch,) or multi-hot labels (batch, outputs)",
             )
+        check_tensor(labels, "labels")
         batch, outputs = y.shape
         if labels.shape == (batch,):
             if labels.is_floating_point() or labels.dtype == torch.bool:

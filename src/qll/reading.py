@@ -58,13 +58,19 @@ class Reading:
             if result.shape != z.shape[1:]:  # the same for every sample
                 result = result.expand(z.shape[1])
         else:
-            chosen = self._choice[pick] if pick is not None else self._choice.expand(z.shape[1])
+            if pick is None:
+                chosen = self._choice.expand(z.shape[1])
+            else:
+                chosen = self._choice.index_select(0, pick)
             result = values[0].expand(z.shape[1])
             for k, value in enumerate(values[1:], start=1):
                 result = torch.where(chosen == k, value, result)
         if self._constant is None:
             return result, None
-        constant = self._constant[pick] if pick is not None else self._constant.expand(z.shape[1])
+        if pick is None:
+            constant = self._constant.expand(z.shape[1])
+        else:  # index_select refuses a negative label, which an index would count from the end
+            constant = self._constant.index_select(0, pick)
         fixed = ~torch.isnan(constant)
         return torch.where(fixed, constant, result), fixed
 

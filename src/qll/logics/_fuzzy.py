@@ -58,6 +58,8 @@ def residual_negation(a: Tensor) -> Tensor:
 def root(u: Tensor, r: float) -> Tensor:
     """``u ** (1/r)`` with value and gradient 0 near 0, where the derivative is infinite."""
     tiny = 1e-12
+    if r < 1.0:  # a large power: kept finite, so that a clamp after it can hide it
+        u = u.clamp(max=0.5 * torch.finfo(u.dtype).max ** r)
     positive = u > tiny
     safe = torch.where(positive, u, torch.ones_like(u))
     return torch.where(positive, safe.pow(1.0 / r), torch.zeros_like(u))

@@ -171,7 +171,7 @@ class Logic(ABC):
         for field in fields(self):  # type: ignore[arg-type]
             value = getattr(self, field.name)
             if value != field.default or not plain:
-                text = f"{value:g}" if isinstance(value, float | int) else str(value)
+                text = repr(value).removesuffix(".0") if isinstance(value, float) else str(value)
                 plain.append(text if not plain else f"{field.name}={text}")
         return ":".join([self.name, ",".join(plain)]) if plain else self.name
 

@@ -78,8 +78,16 @@ class DL2(Logic):
 
 
 def _product(xs: Tensor) -> Tensor:
-    """Two factors are the common case, and much cheaper than a general product's gradient."""
-    return xs[0] * xs[1] if len(xs) == 2 else xs.prod(0)
+    """Two factors are the common case, and much cheaper than a general product's gradient.
+
+    Where the product overflows the factors are cut so that it is the largest number instead: an
+    infinity would meet a zero factor here or in a gradient, and make NaN.
+    """
+    value = xs[0] * xs[1] if len(xs) == 2 else xs.prod(0)
+    if math.isfinite(value.detach().sum().item()):
+        return value
+    cap = 0.99 * torch.finfo(xs.dtype).max ** (1.0 / len(xs))
+    return torch.where(torch.isfinite(value), xs, xs.clamp(max=cap)).prod(0)
 
 
 # --- the compiled reading (qll.kernels.formula) ---

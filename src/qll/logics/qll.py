@@ -36,10 +36,9 @@ def soft_extreme(xs: Tensor, p: float, where: Tensor | None = None) -> Tensor:
 
     Its gradient is the closed form ``exp(p (x - value))``: torch's own logsumexp has exactly that.
     """
-    limits = torch.finfo(xs.dtype)
     if math.isinf(p):
-        return fill(xs, where, limits.min).amax(0) if p > 0 else fill(xs, where, limits.max).amin(0)
-    value = torch.logsumexp(fill(xs * p, where, limits.min), 0) / p
+        return fill(xs, where, -p).amax(0) if p > 0 else fill(xs, where, -p).amin(0)
+    value = torch.logsumexp(fill(xs * p, where, -math.inf), 0) / p
     if math.isfinite(value.detach().sum().item()):
         return value
     return _anchored(xs, p, where) if p > 0 else -_anchored(-xs, -p, where)

@@ -29,14 +29,18 @@ def _minimum(xs: Tensor, nu: float, where: Tensor | None) -> Tensor:
     anchor = torch.where(near_zero, torch.ones_like(low), low)
     # With the minimum m: t = (x - m) / m is <= 0 for m < 0 and >= 0 for m > 0; the exponents
     # are nu * t in the first case and -nu * t in the second, <= 0 in both.
-    t = (xs - low) / anchor
+    gap = xs - low
+    # So far beyond the minimum that both exponents are below the floor: no weight, and no
+    # quotient whose square overflows in the gradient.
+    far = (gap > -_FLOOR * max(1.0, 1.0 / nu) * anchor.abs()) | torch.isinf(gap)
+    t = torch.where(far, torch.zeros_like(gap), gap) / anchor
     below = t.clamp(min=_FLOOR, max=0.0)
     above = (-nu * t).clamp(min=_FLOOR, max=0.0)
     negative = low < 0
     weight = torch.where(negative, (nu * below).clamp(min=_FLOOR).exp(), above.exp())
-    weight = fill(weight, where, 0.0)
+    weight = fill(weight, ~far if where is None else where & ~far, 0.0)
     term = torch.where(negative, low * below.exp(), fill(xs, where, 0.0))
-    mixed = (weight * term).sum(0) / weight.sum(0)
+    mixed = (weight / weight.sum(0) * term).sum(0)  # shares first: huge terms must not add up
     return torch.where(near_zero, low, mixed)
 
 

@@ -63,7 +63,7 @@ class Yager(Fuzzy):
     def _norm(self, xs: Tensor) -> Tensor:
         """The r-norm, scaled by its largest entry so that no power underflows."""
         peak = xs.detach().amax(0).clamp(min=torch.finfo(xs.dtype).tiny)
-        return peak * root((xs / peak).pow(self.r).sum(0), self.r)
+        return peak * root(_power(xs / peak, self.r).sum(0), self.r)
 
     def implies(self, a: Tensor, b: Tensor) -> Tensor:
         return self._residual(a <= b, 1.0 - a, 1.0 - b, b)
@@ -75,16 +75,18 @@ class Yager(Fuzzy):
     def _residual(self, holds: Tensor, not_a: Tensor, not_b: Tensor, b: Tensor) -> Tensor:
         if math.isinf(self.r):
             return torch.where(holds, torch.ones_like(b), b)
+        # Where b is 1 to within rounding there is nothing to divide by, and nothing violated.
+        holds = holds | (not_b < torch.finfo(not_b.dtype).tiny)
         one = torch.ones_like(not_b)
         base = torch.where(holds, one, not_b)
         # ((1-b)^r - (1-a)^r)^(1/r) = (1-b) * (1 - ((1-a)/(1-b))^r)^(1/r): no cancelling powers
         ratio = torch.where(holds, torch.zeros_like(base), not_a / base)
-        return torch.where(holds, one, 1.0 - base * root(1.0 - ratio.pow(self.r), self.r))
+        return torch.where(holds, one, 1.0 - base * root(1.0 - _power(ratio, self.r), self.r))
 
     def negate(self, a: Tensor) -> Tensor:
         if math.isinf(self.r):
             return (a < 1).to(a.dtype)
-        return root(1.0 - a.pow(self.r), self.r)
+        return root(1.0 - _power(a, self.r), self.r)
 
     def kernel(self) -> tuple[Mapping[str, RowFunction], tuple[float, ...]]:
         return {
@@ -96,6 +98,11 @@ class Yager(Fuzzy):
             "limp": _implication_rows,
             "loss": rows.one_minus,
         }, (self.r,)
+
+
+def _power(u: Tensor, r: float) -> Tensor:
+    """``u ** r``, with gradient 0 at 0 where it would be infinite."""
+    return u.pow(r) if r >= 1.0 else root(u, 1.0 / r)
 
 
 # --- the compiled reading (qll.kernels.formula) ---
