@@ -1,56 +1,60 @@
-"""Walks a certificate's proof tree and says yes or no.
+"""Says yes or no to a certificate, with numpy and onnx's file reader and nothing of the prover.
 
-The tree, in preorder, refutes "the property is violated" on the box. At each node stand a domain
-(the box, splits, proved bounds) and what a violation needs there: atoms that are all > 0 and
+What a confirmation means: in real arithmetic on the weights stored in the ONNX file (and the stated
+normalisation) every point of the region satisfies the property, or the named witness lies in the
+region and strictly violates it. Trusted besides this package: numpy and IEEE arithmetic, the onnx
+reader, and `qll.formula`, which turns the property's text into linear atoms.
+
+A proof is a tree, in preorder, that refutes "the property is violated" on the box. At each node stand
+a domain (a box, splits, proved bounds) and what a violation needs there: atoms that are all > 0, and
 disjunctions of which a part must hold. An inner node splits a neuron at 0, halves an input, takes
-every part of a disjunction, or proves better bounds of neurons, in order, each from what was known
-before. A leaf shows that the domain is empty, or that a non-negative combination of the needed atoms
-is negative on all of it (by `qll.audit.bounds`). Every path ends in such a leaf, or nothing is proved.
+every part of a disjunction, or proves better bounds of neurons from those known before. A leaf shows
+that the domain is empty, or that a non-negative combination of the needed atoms is negative on all of
+it (`qll.audit.bounds`). Every path ends in such a leaf, or nothing is proved.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from qll.audit.bounds import Area, Bounder, Groups
-from qll.audit.claim import Claim, Tree, claim_of, digest
-from qll.audit.container import NotConfirmed, require, unpack
+from qll.audit.claim import Claim, Tree, claim_of
+from qll.audit.container import NotConfirmed, digest, require, unpack
 from qll.audit.network import Array, Network, read_network
 from qll.errors import QllError
 
-BOUND, EMPTY, CASE, SPLIT, TIGHTEN, HALVE = range(6)
-SUFFIX = ".qllcert"
+BOUND, CROWN, EMPTY, CASE, SPLIT, TIGHTEN, HALVE = range(7)
 BATCH = 64
-MOST_NEEDS = 100_000
 
 
 @dataclass(frozen=True)
 class Answer:
-    """``confirmed`` or not, and why; ``claim`` is what was confirmed."""
-
-    name: str
     verdict: str
     confirmed: bool
     reason: str
-    claim: str = ""
 
 
 @dataclass(frozen=True, eq=False)
-class Needs:
-    """Atoms that are all positive, and disjunctions, at a violation; None: there can be none."""
+class Domain:
+    """A box, what the network does on it (None until it is asked for), bounds and signs of hidden
+    neurons, and what a violation needs."""
 
+    box: tuple[Array, Array]
     atoms: tuple[int, ...]
     waiting: tuple[Tree, ...]
+    area: Area | None = None
+    low: Any = ()
+    high: Any = ()
+    sign: dict[int, int] = field(default_factory=dict)
 
-    def plus(self, tree: Tree, without: int = -1) -> Needs | None:
-        atoms = list(self.atoms)
+    def need(self, tree: Tree, without: int = -1) -> Domain | None:
+        """The same domain where a violation needs ``tree`` too; None: there is no violation."""
+        atoms, stack = set(self.atoms), [tree]
         waiting = [w for i, w in enumerate(self.waiting) if i != without]
-        stack = [tree]
         while stack:
             node = stack.pop()
             if node is False:
@@ -59,20 +63,9 @@ class Needs:
                 stack.extend(node[1])
             elif isinstance(node, tuple):
                 waiting.append(node)
-            elif node is not True and node not in atoms:
-                atoms.append(node)
-        return Needs(tuple(sorted(atoms)), tuple(waiting))
-
-
-@dataclass(frozen=True, eq=False)
-class Domain:
-    low: list[Array]
-    high: list[Array]
-    sign: dict[int, int]  # flat neuron -> +1 (>= 0) or -1 (<= 0)
-    area: Area
-
-    def empty(self) -> bool:
-        return any((l > h).any() for l, h in zip(self.low, self.high, strict=True))
+            elif node is not True:
+                atoms.add(node)
+        return replace(self, atoms=tuple(sorted(atoms)), waiting=tuple(waiting))
 
 
 class Proof:
@@ -80,153 +73,143 @@ class Proof:
 
     def __init__(self, claim: Claim, network: Network, arrays: dict[str, Any]) -> None:
         self.claim, self.network, self.arrays = claim, network, arrays
-        groups = None
-        if arrays["group_neurons"].size:
-            pieces = [
-                np.split(arrays[n].astype(np.int64), np.cumsum(arrays[s].astype(np.int64))[:-1])
-                for n, s in (("group_neurons", "group_sizes"), ("group_inputs", "group_reads"))
-            ]
-            groups = Groups(network, *pieces)
-        self.bounder = Bounder(network, groups)
-        widths = network.widths[1:-1]
-        self.starts = np.concatenate([[0], np.cumsum(widths)]).astype(int)
-        self.used = {name: 0 for name in arrays}
-        self.columns = np.flatnonzero(np.unpackbits(arrays["loose"], count=int(self.starts[-1])))
-        self.problem = 0
-        self.leaves: list[tuple[Domain, Needs, dict[str, Any]]] = []
+        self.bounder = _bounder(network, arrays)
+        self.starts = self.bounder.starts
+        self.loose = np.flatnonzero(np.unpackbits(arrays["loose"], count=int(self.starts[-1])))
+        self.used = dict.fromkeys(arrays, 0)
+        self.leaves: list[Any] = []  # domain, weights, multipliers
+        self.boxes: list[Any] = []
 
     def take(self, name: str, count: int) -> Any:
         at = self.used[name]
         require(at + count <= self.arrays[name].size, f"the certificate lacks {name}")
         self.used[name] = at + count
-        return self.arrays[name][at : at + count]
-
-    def multipliers(self, domain: Domain, count: int) -> dict[str, Any]:
-        """Of the next ``count`` problems: alpha (0 where not given), signed beta, delta."""
-        raw = self.take("alpha", count * self.columns.size).reshape(count, -1).astype(np.float64)
-        alpha = np.zeros((count, int(self.starts[-1])))
-        alpha[:, self.columns] = raw / 255.0 if self.arrays["alpha"].dtype == np.uint8 else raw
-        push = np.zeros_like(alpha)
-        if domain.sign:
-            beta = self.take("beta", count * len(domain.sign)).reshape(count, -1)
-            push[:, list(domain.sign)] = np.maximum(beta, 0) * np.array(list(domain.sign.values()))
-        result = {"alpha": self._layers(alpha), "push": self._layers(push), "delta": None}
-        if self.bounder.groups is not None:
-            others = self.bounder.groups.others.size
-            scale = self.take("delta_scale", count).astype(np.float64)[:, None]
-            delta = self.take("delta", count * others).reshape(count, -1).astype(np.float64)
-            result["delta"] = np.asarray(delta * scale)
-        return result
-
-    def _layers(self, flat: Array) -> list[Array]:
-        return [flat[:, i:j] for i, j in zip(self.starts, self.starts[1:])]
+        return self.arrays[name][at : at + count].astype(np.float64)
 
     def run(self) -> None:
-        claim = self.claim
-        area = self.bounder.area(claim.lower, claim.upper)
-        root = Domain(area.low[:-1], area.high[:-1], {}, area)
-        needs = Needs((), ()).plus(claim.tree)
-        stack: list[tuple[Domain, Needs]] = []
-        if needs is not None:
-            count = len(claim.constant)
-            atoms = {*needs.atoms, *range(count - claim.required, count)}
-            stack.append((root, replace(needs, atoms=tuple(sorted(atoms)))))
+        claim, count = self.claim, len(self.claim.constant)
+        required = tuple(range(count - claim.required, count))
+        root = Domain((claim.lower, claim.upper), required, ()).need(claim.tree)
+        stack = [] if root is None else [root]
         while stack:
-            domain, needs = stack.pop()
+            domain = stack.pop()
             kind, argument = int(self.take("kinds", 1)[0]), int(self.take("arguments", 1)[0])
+            if domain.area is None and kind in (BOUND, SPLIT, TIGHTEN):
+                area = self.bounder.area(*domain.box)
+                domain = replace(domain, area=area, low=area.low, high=area.high)
             if kind == BOUND:
-                self.leaves.append((domain, needs, self.leaf(domain, needs)))
-                self.flush(BATCH)
+                self.leaf(self.leaves, domain, self.multipliers(domain, 1))
+            elif kind == CROWN:
+                self.leaf(self.boxes, domain, {})
             elif kind == EMPTY:
-                require(domain.empty(), "a domain that is said to be empty is not")
+                require(np.any(domain.low > domain.high), "a domain that is not empty")
             elif kind == CASE:
-                require(argument < len(needs.waiting), "a disjunction that is not there")
-                for part in reversed(needs.waiting[argument][1]):  # type: ignore[index]
-                    more = needs.plus(part, argument)
-                    if more is not None:
-                        stack.append((domain, more))
+                require(argument < len(domain.waiting), "a disjunction that is not there")
+                parts = domain.waiting[argument][1]  # type: ignore[index]
+                needs = [domain.need(part, argument) for part in reversed(parts)]
+                stack.extend(need for need in needs if need is not None)
             elif kind == SPLIT:
-                require(argument < self.starts[-1], "a split of a neuron that does not exist")
-                stack.append((self.side(domain, argument, 1), needs))
-                stack.append((self.side(domain, argument, -1), needs))
+                stack += [self.side(domain, argument, sign) for sign in (1, -1)]
             elif kind == TIGHTEN:
-                stack.append((self.tighten(domain, argument), needs))
+                stack.append(self.tighten(domain, argument))
             else:
-                require(False, f"a node of unknown kind {kind}")
-        self.flush(0)
+                require(kind == HALVE, f"a node of kind {kind}")
+                stack += self.halves(domain, argument)
+        self.flush(self.leaves, 0)
+        self.flush(self.boxes, 0)
         for name in ("kinds", "arguments", "alpha", "delta", "beta", "weights", "targets"):
             require(self.used[name] == self.arrays[name].size, f"{name} are left over")
 
     def side(self, domain: Domain, neuron: int, sign: int) -> Domain:
-        layer = int(np.searchsorted(self.starts, neuron, side="right")) - 1
-        at = neuron - int(self.starts[layer])
-        low, high = list(domain.low), list(domain.high)
-        changed, limit = (low, np.maximum) if sign > 0 else (high, np.minimum)
-        changed[layer] = changed[layer].copy()
-        changed[layer][at] = limit(changed[layer][at], 0.0)
-        return Domain(low, high, {**domain.sign, neuron: sign}, domain.area)
+        require(neuron < self.starts[-1], "a split of a neuron that does not exist")
+        low, high = domain.low.copy(), domain.high.copy()
+        if sign > 0:
+            low[neuron] = max(low[neuron], 0.0)
+        else:
+            high[neuron] = min(high[neuron], 0.0)
+        return replace(domain, low=low, high=high, sign={**domain.sign, neuron: sign})
+
+    def halves(self, domain: Domain, at: int) -> list[Domain]:
+        """Two boxes that cover the box. Bounds and splits were of the whole: they start anew."""
+        lower, upper = domain.box
+        require(at < lower.size, "an input that does not exist")
+        left, right = upper.copy(), lower.copy()
+        left[at] = right[at] = lower[at] + (upper[at] - lower[at]) / 2
+        boxes = (right, upper), (lower, left)
+        return [Domain(box, domain.atoms, domain.waiting) for box in boxes]
 
     def tighten(self, domain: Domain, count: int) -> Domain:
-        """Bounds ``sign z_i >= value`` of one layer's neurons, all from the bounds before."""
+        """Proves ``sign z_i >= value`` for neurons of one layer, all from the bounds before."""
         targets = self.take("targets", count).astype(np.int64)
-        require(count > 0 and (targets // 2 < self.starts[-1]).all(), "a bound of no neuron")
-        layers = np.searchsorted(self.starts, targets // 2, side="right")
-        require((layers == layers[0]).all(), "bounds of several layers at once")
+        at, sign = targets // 2, 1.0 - 2.0 * (targets % 2)
+        layers = np.searchsorted(self.starts, at, side="right")
+        require(count > 0 and layers.min() == layers.max() < len(self.starts), "not one layer")
         layer = int(layers[0])
-        at = targets // 2 - self.starts[layer - 1]
-        sign = 1.0 - 2.0 * (targets % 2)
         b = np.zeros((count, self.network.widths[layer]))
-        b[np.arange(count), at] = sign
-        low, high = list(domain.low), list(domain.high)
+        b[np.arange(count), at - self.starts[layer - 1]] = sign
         bound = self.bounder.lower(
-            domain.area, layer, b, [t[None] for t in low], [t[None] for t in high],
-            **self.multipliers(domain, count),
-        )  # fmt: skip
-        low[layer - 1], high[layer - 1] = low[layer - 1].copy(), high[layer - 1].copy()
-        for i, s, value in zip(at, sign, bound, strict=True):
-            if s > 0 and value > low[layer - 1][i]:  # false for NaN
-                low[layer - 1][i] = value
-            elif s < 0 and -value < high[layer - 1][i]:
-                high[layer - 1][i] = -value
+            domain.area,
+            layer,
+            b,
+            domain.low,
+            domain.high,
+            **self.multipliers(domain, count),  # type: ignore[arg-type]
+        )
+        bound = np.where(np.isfinite(bound), bound, -np.inf)
+        low, high = domain.low.copy(), domain.high.copy()
+        np.maximum.at(low, at[sign > 0], bound[sign > 0])
+        np.minimum.at(high, at[sign < 0], -bound[sign < 0])
         return replace(domain, low=low, high=high)
 
-    def leaf(self, domain: Domain, needs: Needs) -> dict[str, Any]:
-        require(needs.atoms, "a leaf without an atom")
-        multipliers = self.multipliers(domain, 1)
-        weight = self.take("weights", len(needs.atoms)).astype(np.float64)
-        require((weight >= 0).all() and np.isfinite(weight).all(), "a weight that is negative")
-        require(weight.max() > 0, "weights that are all 0")
-        return {**multipliers, "weight": weight}
+    def multipliers(self, domain: Domain, count: int) -> dict[str, Any]:
+        """Of the next ``count`` problems: alpha (0 where not given), beta times sign, delta."""
+        alpha, push = np.zeros((2, count, int(self.starts[-1])))
+        raw = self.take("alpha", count * self.loose.size).reshape(count, -1)
+        alpha[:, self.loose] = raw / (255.0 if self.arrays["alpha"].dtype == np.uint8 else 1.0)
+        beta = self.take("beta", count * len(domain.sign)).reshape(count, -1)
+        push[:, list(domain.sign)] = np.maximum(beta, 0) * list(domain.sign.values())
+        found = {"alpha": alpha, "push": push}
+        if self.bounder.groups is not None:
+            delta = self.take("delta", count * self.bounder.groups.others.size)
+            found["delta"] = delta.reshape(count, -1) * self.take("delta_scale", count)[:, None]
+        return found
 
-    def flush(self, least: int) -> None:
-        """Check the collected leaves together, once there are enough of them."""
-        if len(self.leaves) <= least:
+    def leaf(self, leaves: list[Any], domain: Domain, multipliers: dict[str, Any]) -> None:
+        weight = np.zeros(len(self.claim.constant))
+        weight[list(domain.atoms)] = self.take("weights", len(domain.atoms))
+        fine = np.isfinite(weight).all() and (weight >= 0).all() and weight.any()
+        require(fine, "weights that are not a combination")
+        if leaves and leaves[0][0].area is not domain.area:
+            self.flush(leaves, 0)
+        leaves.append((domain, weight, multipliers))
+        self.flush(leaves, BATCH - 1)
+
+    def flush(self, leaves: list[Any], most: int) -> None:
+        """Check the collected leaves together if there are more than ``most``."""
+        if len(leaves) <= most:
             return
-        claim, area, g = self.claim, self.leaves[0][0].area, self.bounder.g
-        weight = np.zeros((len(self.leaves), len(claim.constant)))
-        for row, (_, needs, m) in enumerate(self.leaves):
-            weight[row, list(needs.atoms)] = m["weight"]
-        b = -(weight @ claim.outputs)
-        direct = -(weight @ claim.inputs) if claim.inputs.any() else None
-        # What the floats above, and the constants added last, may be off by.
-        extra = weight @ (
-            g * (np.abs(claim.outputs) @ area.output_reach + np.abs(claim.inputs) @ area.reach)
-            + claim.radius + g * np.abs(claim.constant)
-        )  # fmt: skip
-        layers = range(len(self.starts) - 1)
-        bound = self.bounder.lower(
-            area, len(self.network.layers), b,
-            [np.stack([d.low[k] for d, _, _ in self.leaves]) for k in layers],
-            [np.stack([d.high[k] for d, _, _ in self.leaves]) for k in layers],
-            alpha=[np.concatenate([m["alpha"][k] for *_, m in self.leaves]) for k in layers],
-            push=[np.concatenate([m["push"][k] for *_, m in self.leaves]) for k in layers],
-            delta=None if self.bounder.groups is None
-            else np.concatenate([m["delta"] for *_, m in self.leaves]),
-            direct=direct, extra=extra,
-        )  # fmt: skip
-        proved = bound - weight @ claim.constant > 0
-        require(proved.all(), f"a leaf is not proved: its bound is {np.nanmin(bound):.3g}")
-        self.leaves.clear()
+        domains, weights, multipliers = zip(*leaves, strict=True)
+        claim, bounder, area, weight = self.claim, self.bounder, domains[0].area, np.array(weights)
+        b, direct = -(weight @ claim.outputs), -(weight @ claim.inputs)
+        if leaves is self.leaves:
+            low, high = np.stack([d.low for d in domains]), np.stack([d.high for d in domains])
+            given = {n: np.concatenate([m[n] for m in multipliers]) for n in multipliers[0]}
+        else:
+            bounder, given = Bounder(self.network), {}
+            lower, upper = (np.stack([d.box[i] for d in domains])[:, None] for i in (0, 1))
+            area, b, direct = bounder.area(lower, upper), b[:, None], direct[:, None]
+            low, high = bounder.crown(area)
+        # What the floats b and direct, and the constant that comes last, may be off by.
+        size = area.output @ np.abs(claim.outputs.T) + area.reach @ np.abs(claim.inputs.T)
+        size = bounder.g * (size + np.abs(claim.constant)) + claim.radius
+        extra = (weight.reshape(*b.shape[:-1], -1) * size).sum(-1)
+        bound = bounder.lower(
+            area, len(self.network.layers), b, low, high, **given,
+            direct=direct if claim.inputs.any() else None, extra=extra,
+        ).reshape(-1)  # fmt: skip
+        bound = bound - weight @ claim.constant
+        require((bound > 0).all(), f"a leaf is not proved: its bound is {bound.min():.3g}")
+        leaves.clear()
 
 
 def replay(claim: Claim, network: Network, witness: Array) -> None:
@@ -240,8 +223,8 @@ def replay(claim: Claim, network: Network, witness: Array) -> None:
         sum((Fraction(c) * point[s][k] for (s, k), c in atom.terms), constant)
         for atom, constant in claim.exact
     ]
-    first = len(values) - claim.required
-    require(all(v >= 0 for v in values[first:]), "the witness breaks a constraint of the region")
+    allowed = all(v >= 0 for v in values[len(values) - claim.required :])
+    require(allowed, "the witness breaks a constraint of the region")
 
     def violated(tree: Tree) -> bool:
         if isinstance(tree, tuple):
@@ -253,23 +236,35 @@ def replay(claim: Claim, network: Network, witness: Array) -> None:
     require(violated(claim.tree), "the witness satisfies the property")
 
 
+# The last network and grouping: certificates of one folder mostly share them.
 _NETWORKS: dict[tuple[str, str], Network] = {}
+_BOUNDERS: dict[str, Bounder] = {}
 
 
-def audit(data: bytes, network: bytes, *, name: str = "certificate") -> Answer:
+def _bounder(network: Network, arrays: dict[str, Any]) -> Bounder:
+    neurons, inputs = arrays["group_neurons"].astype(np.int64), arrays["group_inputs"]
+    count = int(arrays["group_count"][0])
+    key = digest(str(count).encode(), neurons.tobytes(), b"/", inputs.tobytes())
+    if key not in _BOUNDERS or _BOUNDERS[key].network is not network:
+        _BOUNDERS.clear()
+        shaped = (t.astype(np.int64).reshape(count, -1) for t in (neurons, inputs))
+        _BOUNDERS[key] = Bounder(network, Groups(network, *shaped) if count else None)
+    return _BOUNDERS[key]
+
+
+def audit(data: bytes, network: bytes) -> Answer:
     """Does this certificate prove its claim about the network in these ONNX bytes?"""
     verdict = "unknown"
     try:
         header, arrays = unpack(data)
-        require(header["format"] == 1, "a certificate of another version")
         verdict = str(header["verdict"])
+        require(header["format"] == 1, "a certificate of another version")
         require(digest(network) == header["network"], "another network")
-        normalisation = header["mean"], header["std"]
-        key = (header["network"], repr(normalisation))
+        key = (header["network"], repr((header["mean"], header["std"])))
         if key not in _NETWORKS:
             _NETWORKS.clear()
-            _NETWORKS[key] = read_network(network, *normalisation)
-        claim = claim_of(header, arrays, _NETWORKS[key])
+            _NETWORKS[key] = read_network(network, header["mean"], header["std"])
+        claim = claim_of(header, arrays["x0"], _NETWORKS[key])
         if verdict == "falsified":
             replay(claim, _NETWORKS[key], arrays["witness"])
         else:
@@ -277,24 +272,9 @@ def audit(data: bytes, network: bytes, *, name: str = "certificate") -> Answer:
             with np.errstate(all="ignore"):
                 Proof(claim, _NETWORKS[key], arrays).run()
     except NotConfirmed as error:
-        return Answer(name, verdict, False, str(error))
+        return Answer(verdict, False, str(error))
     except QllError as error:
-        return Answer(name, verdict, False, f"the property cannot be read: {error.what}")
-    except (KeyError, TypeError, ValueError, IndexError, OverflowError, AttributeError) as error:
-        return Answer(name, verdict, False, f"damaged: {type(error).__name__}: {error}")
-    return Answer(name, verdict, True, "proved" if verdict == "verified" else "replayed")
-
-
-def audit_folder(folder: Path, network: bytes | None = None) -> list[Answer]:
-    """Every certificate of a folder; networks lie there by their SHA-256 unless one is given."""
-    answers = []
-    for path in sorted(folder.glob(f"*{SUFFIX}")):
-        data, onnx = path.read_bytes(), network
-        if onnx is None:
-            try:
-                onnx = (folder / f"{str(unpack(data)[0]['network'])[:64]}.onnx").read_bytes()
-            except (NotConfirmed, OSError, KeyError) as error:
-                answers.append(Answer(path.name, "unknown", False, f"no network: {error}"))
-                continue
-        answers.append(audit(data, onnx, name=path.name))
-    return answers
+        return Answer(verdict, False, f"the property cannot be read: {error.what}")
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        return Answer(verdict, False, f"damaged: {type(error).__name__}: {error}")
+    return Answer(verdict, True, "proved" if verdict == "verified" else "replayed")

@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cached_property
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -22,14 +23,13 @@ from numpy.typing import NDArray
 from qll.audit.container import NotConfirmed, require
 
 Array: TypeAlias = NDArray[np.float64]
-UNIT = 2.0**-53
 MOST_ENTRIES = 1 << 26
 MOST_FOLDED = 5
 
 
 def gamma(products: int) -> float:
     """Above gamma_n for sums of ``products`` terms, with room for a dozen further roundings."""
-    return 1.01 * (products + 16) * UNIT
+    return 1.01 * (products + 16) * 2.0**-53
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,7 +40,13 @@ class Step:
     columns: NDArray[np.int64]
     values: Array
     bias: Array
-    divisor: Array | None = None
+    divisor: Array
+
+    @cached_property
+    def whole(self) -> list[tuple[Any, int]]:
+        """Weights, bias and 1 / divisor as integers over a denominator each."""
+        inverse = [1 / Fraction(v) for v in self.divisor.tolist()]
+        return [_common(v) for v in (self.values.tolist(), self.bias.tolist(), inverse)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,28 +67,24 @@ class Network:
     steps: tuple[Step | None, ...]
     layers: tuple[Layer, ...]
 
-    @property
+    @cached_property
     def widths(self) -> list[int]:
         return [math.prod(self.input_shape), *(layer.bias.size for layer in self.layers)]
 
-    def exact(self, point: list[Fraction]) -> list[Fraction]:
+    def exact(self, point: list[Any]) -> list[Fraction]:
         """The outputs in rational arithmetic on the stored weights: integers over a denominator."""
         numbers, below = _common(point)
         for step in self.steps:
             if step is None:
                 numbers = np.maximum(numbers, 0)
                 continue
-            weights, scale = _common(step.values.tolist())
-            bias, bias_scale = _common(step.bias.tolist())
+            (weights, scale), (bias, bias_scale), (inverse, extra) = step.whole
             total = bias * (scale * below)
-            if weights.size:
-                starts = np.flatnonzero(np.diff(step.rows, prepend=-1))
+            starts = np.flatnonzero(np.diff(step.rows, prepend=-1))
+            if starts.size:
                 sums = np.add.reduceat(weights * numbers[step.columns], starts)
                 total[step.rows[starts]] += sums * bias_scale
-            numbers, below = total, scale * below * bias_scale
-            if step.divisor is not None:
-                inverse, extra = _common([1 / Fraction(v) for v in step.divisor.tolist()])
-                numbers, below = numbers * inverse, below * extra
+            numbers, below = total * inverse, scale * below * bias_scale * extra
         return [Fraction(int(n), below) for n in numbers]
 
 
@@ -102,7 +104,9 @@ def read_network(data: bytes, mean: list[float] | None, std: list[float] | None)
     except NotConfirmed:
         raise
     except Exception as error:  # whatever the reader stumbles over is not understood
-        raise NotConfirmed(f"the network cannot be read: {type(error).__name__}: {error}") from error
+        raise NotConfirmed(
+            f"the network cannot be read: {type(error).__name__}: {error}"
+        ) from error
 
 
 class _Reader:
@@ -118,35 +122,82 @@ class _Reader:
         dims = [d.dim_value for d in inputs[0].type.tensor_type.shape.dim]
         require(len(dims) > 1 and dims[0] in (0, 1), "the first axis of the input is not the batch")
         require(all(d > 0 for d in dims[1:]), "the input has no fixed shape")
-        self.name, self.shape = inputs[0].name, (1, *dims[1:])
-        self.input_shape = tuple(dims[1:])
-        require((mean is None) == (std is None), "half a normalisation")
+        self.name, self.shape, self.input_shape = inputs[0].name, (1, *dims[1:]), tuple(dims[1:])
         if mean is not None and std is not None:
             centre, width = (self._spread(v) for v in (mean, std))
             require((width > 0).all(), "a deviation that is not positive")
             self._diagonal(np.ones(centre.size), -centre, width)
+        require((mean is None) == (std is None), "half a normalisation")
         for node in graph.node:
             require(node.domain in ("", "ai.onnx"), f"operator {node.domain}.{node.op_type}")
-            attributes = {a.name: a for a in node.attribute}
+            options = {a.name: a for a in node.attribute}
             if node.op_type == "Constant":
-                tensor = numpy_helper.to_array(attributes["value"].t)
+                tensor = numpy_helper.to_array(options["value"].t)
                 self.constants[node.output[0]] = _stored(tensor)
                 continue
-            method = getattr(self, f"_op_{node.op_type.lower()}", None)
-            require(method is not None, f"operator {node.op_type} is not understood")
             require(list(node.input).count(self.name) == 1, "the network is not a chain")
             require(len(node.output) == 1, f"{node.op_type} with several outputs")
-            method(list(node.input), attributes)  # type: ignore[misc]
+            self._apply(node.op_type, list(node.input), options)
             self.name = node.output[0]
         require(graph.output[0].name == self.name, "the output is not the last value")
 
+    def _apply(self, kind: str, inputs: list[str], options: dict[str, Any]) -> None:
+        size, left = math.prod(self.shape), inputs[0] == self.name
+        if kind == "Relu":
+            self.steps.append(None)
+        elif kind == "Flatten":
+            require(_integers(options, "axis", [1]) == [1], "Flatten of another axis than 1")
+            self.shape = (1, size)
+        elif kind == "Reshape":
+            wanted = [int(v) for v in self._constant(inputs, 1).ravel()]
+            shape = [self.shape[i] if v == 0 else v for i, v in enumerate(wanted)]
+            if -1 in shape:
+                shape[shape.index(-1)] = size // max(1, -math.prod(shape))
+            require(shape[0] == 1 and math.prod(shape) == size, "a bad reshape")
+            self.shape = tuple(shape)
+        elif kind in ("Add", "Sub", "Mul", "Div"):
+            given = self._constant(inputs, 1 if left else 0)
+            require(np.broadcast_shapes(self.shape, given.shape) == self.shape, "no fit")
+            given = np.broadcast_to(given, self.shape).ravel()
+            one, zero = np.ones(size), np.zeros(size)
+            sign = -1.0 if kind == "Sub" else 1.0
+            if kind in ("Add", "Sub"):
+                self._diagonal(one if left else sign * one, sign * given if left else given, one)
+            else:
+                require(kind == "Mul" or (left and (given != 0).all()), "a division by a value")
+                self._diagonal(*((given, zero, one) if kind == "Mul" else (one, zero, given)))
+        elif kind == "MatMul":
+            weight = self._constant(inputs, 1)
+            require(weight.ndim == 2 and size == self.shape[-1], "MatMul of several rows")
+            self._matrix(weight.T, np.zeros(weight.shape[1]))
+        elif kind == "Gemm":
+            weight = self._constant(inputs, 1)
+            scales = [options[n].f for n in ("alpha", "beta") if n in options]
+            plain = _integers(options, "transA", [0]) == [0] and weight.ndim == len(self.shape) == 2
+            require(plain and left and all(s == 1.0 for s in scales), "Gemm of this form")
+            weight = weight if _integers(options, "transB", [0])[0] else weight.T
+            self._matrix(weight, self._bias(inputs, weight.shape[0]))
+        elif kind == "Conv":
+            self._convolve(self._constant(inputs, 1), inputs, options)
+        else:
+            require(kind == "Identity", f"operator {kind} is not understood")
+
     def _spread(self, values: list[float]) -> Array:
         given = _stored(np.array(values, dtype=np.float64)).ravel()
-        channels, size = self.input_shape[0], math.prod(self.input_shape)
-        require(given.size in (1, channels, size), "the normalisation does not fit the input")
+        size = math.prod(self.input_shape)
+        require(given.size in (1, self.input_shape[0], size), "the normalisation does not fit")
         return np.repeat(given, size // given.size)
 
-    def _diagonal(self, scale: Array, bias: Array, divisor: Array | None = None) -> None:
+    def _constant(self, inputs: list[str], position: int) -> Array:
+        require(inputs[position] in self.constants, f"{inputs[position]} is not a constant")
+        return self.constants[inputs[position]]
+
+    def _bias(self, inputs: list[str], width: int) -> Array:
+        bias = self._constant(inputs, 2) if len(inputs) > 2 else np.zeros(1)
+        require(bias.size in (1, width), "a bias does not fit")
+        return np.broadcast_to(bias.ravel(), (width,)).copy()
+
+    def _diagonal(self, scale: Array, bias: Array, divisor: Array) -> None:
         n = np.arange(scale.size)
         self.steps.append(Step(n, n, scale, bias, divisor))
 
@@ -154,110 +205,40 @@ class _Reader:
         """``weight`` is (outputs, inputs)."""
         require(weight.shape[1] == math.prod(self.shape), "a matrix does not fit")
         rows, columns = np.nonzero(weight)
-        self.steps.append(Step(rows, columns, weight[rows, columns], bias))
+        self.steps.append(Step(rows, columns, weight[rows, columns], bias, np.ones(bias.size)))
         self.shape = (*self.shape[:-1], weight.shape[0])
 
-    def _constant(self, inputs: list[str], position: int) -> Array:
-        require(len(inputs) > position and inputs[position] in self.constants, "no constant here")
-        return self.constants[inputs[position]]
-
-    def _operand(self, inputs: list[str]) -> tuple[Array, bool]:
-        """The constant of two inputs, spread over the value, and whether the value is the left."""
-        left = inputs[0] == self.name
-        given = self._constant(inputs, 1 if left else 0)
-        require(np.broadcast_shapes(self.shape, given.shape) == self.shape, "a constant of no fit")
-        return np.broadcast_to(given, self.shape).ravel().copy(), left
-
-    def _op_identity(self, inputs: list[str], attributes: dict[str, Any]) -> None:
-        pass
-
-    def _op_relu(self, inputs: list[str], attributes: dict[str, Any]) -> None:
-        self.steps.append(None)
-
-    def _op_flatten(self, inputs: list[str], attributes: dict[str, Any]) -> None:
-        require(_integer(attributes, "axis", 1) == 1, "Flatten of another axis than 1")
-        self.shape = (1, math.prod(self.shape))
-
-    def _op_reshape(self, inputs: list[str], attributes: dict[str, Any]) -> None:
-        wanted = [int(v) for v in self._constant(inputs, 1).ravel()]
-        shape = [self.shape[i] if v == 0 else v for i, v in enumerate(wanted)]
-        if -1 in shape:
-            shape[shape.index(-1)] = math.prod(self.shape) // max(1, -math.prod(shape))
-        require(shape[0] == 1 and math.prod(shape) == math.prod(self.shape), "a bad reshape")
-        self.shape = tuple(shape)
-
-    def _op_add(self, inputs: list[str], attributes: dict[str, Any]) -> None:
-        constant, _ = self._operand(inputs)
-        self._diagonal(np.ones(constant.size), constant)
-
-    def _op_sub(self, inputs: list[str], attributes: dict[str, Any]) -> None:
-        constant, left = self._operand(inputs)
-        sign = 1.0 if left else -1.0
-        self._diagonal(np.full(constant.size, sign), -sign * constant)
-
-    def _op_mul(self, inputs: list[str], attributes: dict[str, Any]) -> None:
-        constant, _ = self._operand(inputs)
-        self._diagonal(constant, np.zeros(constant.size))
-
-    def _op_div(self, inputs: list[str], attributes: dict[str, Any]) -> None:
-        constant, left = self._operand(inputs)
-        require(left and (constant != 0).all(), "a division by a value or by 0")
-        self._diagonal(np.ones(constant.size), np.zeros(constant.size), constant)
-
-    def _op_matmul(self, inputs: list[str], attributes: dict[str, Any]) -> None:
-        weight = self._constant(inputs, 1)
-        require(weight.ndim == 2 and math.prod(self.shape[:-1]) == 1, "MatMul of several rows")
-        self._matrix(weight.T, np.zeros(weight.shape[1]))
-
-    def _op_gemm(self, inputs: list[str], attributes: dict[str, Any]) -> None:
-        weight = self._constant(inputs, 1)
-        for name in ("alpha", "beta"):
-            require(name not in attributes or attributes[name].f == 1.0, f"Gemm with {name}")
-        plain = _integer(attributes, "transA", 0) == 0 and weight.ndim == len(self.shape) == 2
-        require(plain and inputs[0] == self.name, "Gemm of this form")
-        weight = weight if _integer(attributes, "transB", 0) else weight.T
-        self._matrix(weight, self._bias(inputs, weight.shape[0]))
-
-    def _bias(self, inputs: list[str], width: int) -> Array:
-        bias = self._constant(inputs, 2) if len(inputs) > 2 else np.zeros(1)
-        require(bias.size in (1, width), "a bias does not fit")
-        return np.broadcast_to(bias.ravel(), (width,)).copy()
-
-    def _op_conv(self, inputs: list[str], attributes: dict[str, Any]) -> None:
-        weight = self._constant(inputs, 1)
+    def _convolve(self, weight: Array, inputs: list[str], options: dict[str, Any]) -> None:
         require(weight.ndim == len(self.shape) == 4, "a convolution that is not of images")
-        require("auto_pad" not in attributes or attributes["auto_pad"].s == b"NOTSET", "auto_pad")
-        outs, per_group, kh, kw = weight.shape
+        require("auto_pad" not in options or options["auto_pad"].s == b"NOTSET", "auto_pad")
+        outs, ins, kh, kw = weight.shape
         channels, rows_in, columns_in = self.shape[1:]
-        groups = _integer(attributes, "group", 1)
-        require(groups > 0 and outs % groups == 0, "groups do not fit")
-        require(per_group * groups == channels, "channels do not fit")
-        sh, sw = _integers(attributes, "strides", [1, 1])
-        dh, dw = _integers(attributes, "dilations", [1, 1])
-        top, left, bottom, right = _integers(attributes, "pads", [0, 0, 0, 0])
-        require(min(sh, sw, dh, dw, top + 1, left + 1, bottom + 1, right + 1) > 0, "a bad stride")
-        height = (rows_in + top + bottom - dh * (kh - 1) - 1) // sh + 1
-        width = (columns_in + left + right - dw * (kw - 1) - 1) // sw + 1
-        require(0 < height * width * weight.size <= MOST_ENTRIES, "a convolution of this size")
-        o, y, x, i, p, q = np.indices((outs, height, width, per_group, kh, kw))
-        v, h = y * sh - top + p * dh, x * sw - left + q * dw
+        plain = _integers(options, "group", [1]) == [1] == [channels // ins]
+        require(plain and _integers(options, "dilations", [1, 1]) == [1, 1], "groups or dilations")
+        sh, sw = _integers(options, "strides", [1, 1])
+        top, left, bottom, right = _integers(options, "pads", [0, 0, 0, 0])
+        require(min(sh, sw, top + 1, left + 1, bottom + 1, right + 1) > 0, "a bad stride")
+        height = (rows_in + top + bottom - kh) // sh + 1
+        width = (columns_in + left + right - kw) // sw + 1
+        require(min(height, width) > 0, "a convolution of nothing")
+        require(height * width * weight.size <= MOST_ENTRIES, "a convolution that is too large")
+        o, y, x, i, p, q = np.indices((outs, height, width, ins, kh, kw))
+        v, h = y * sh - top + p, x * sw - left + q
         inside = (v >= 0) & (v < rows_in) & (h >= 0) & (h < columns_in)
-        columns = ((i + (o // (outs // groups)) * per_group) * rows_in + v) * columns_in + h
-        rows = (o * height + y) * width + x
+        rows, columns = (o * height + y) * width + x, (i * rows_in + v) * columns_in + h
         bias = np.repeat(self._bias(inputs, outs), height * width)
         values = weight[o, i, p, q][inside]
-        self.steps.append(Step(rows[inside], columns[inside], values, bias))
+        self.steps.append(Step(rows[inside], columns[inside], values, bias, np.ones(bias.size)))
         self.shape = (1, outs, height, width)
 
     def network(self) -> Network:
-        layers, size = [], math.prod(self.input_shape)
-        form, folded = _identity(size), 0
+        layers = []
+        form, folded = _identity(math.prod(self.input_shape)), 0
         for step in [*self.steps, None]:
             if step is None:
                 eye = np.eye(form.bias.size) if form.middle.ndim == 1 else np.ones((1, 1))
-                layers.append(
-                    Layer(form.bias, form.bias_radius, form.middle * eye, form.radius * eye)
-                )
+                full = form.middle * eye, form.radius * eye
+                layers.append(Layer(form.bias, form.bias_radius, *full))
                 form, folded = _identity(form.bias.size), 0
             else:
                 form, folded = _composed(step, form), folded + 1
@@ -266,8 +247,7 @@ class _Reader:
 
 
 def _identity(width: int) -> Layer:
-    zero = np.zeros(width)
-    return Layer(zero, zero, np.ones(width), zero)
+    return Layer(np.zeros(width), np.zeros(width), np.ones(width), np.zeros(width))
 
 
 def _composed(step: Step, form: Layer) -> Layer:
@@ -284,18 +264,16 @@ def _composed(step: Step, form: Layer) -> Layer:
         require(out * inner <= MOST_ENTRIES, "a matrix that is too large")
         matrix = np.zeros((out, inner))
         matrix[step.rows, step.columns] = step.values
-        size = np.abs(matrix)
         middle = matrix * m if m.ndim == 1 else matrix @ m
-        radius = size * r if m.ndim == 1 else size @ r
-        bias, offset = matrix @ form.bias, size @ offset
+        radius = np.abs(matrix) * r if m.ndim == 1 else np.abs(matrix) @ r
+        bias, offset = matrix @ form.bias, np.abs(matrix) @ offset
     bias = bias + step.bias
     offset = offset + g * (np.abs(step.bias) + np.abs(bias))
-    if step.divisor is not None:
-        d = step.divisor if middle.ndim == 1 else step.divisor[:, None]
-        middle, bias = middle / d, bias / step.divisor
-        radius = radius / np.abs(d) + g * np.abs(middle)
-        offset = offset / np.abs(step.divisor) + g * np.abs(bias)
-    return Layer(bias, offset * (1 + 4 * g), middle, radius * (1 + 4 * g))
+    d = step.divisor if middle.ndim == 1 else step.divisor[:, None]
+    middle, bias = middle / d, bias / step.divisor
+    radius = (radius / np.abs(d) + g * np.abs(middle)) * (1 + 4 * g)
+    offset = (offset / np.abs(step.divisor) + g * np.abs(bias)) * (1 + 4 * g)
+    return Layer(bias, offset, middle, radius)
 
 
 def _stored(array: Any) -> Array:
@@ -307,11 +285,9 @@ def _stored(array: Any) -> Array:
     return np.asarray(result)
 
 
-def _integer(attributes: dict[str, Any], name: str, default: int) -> int:
-    return int(attributes[name].i) if name in attributes else default
-
-
-def _integers(attributes: dict[str, Any], name: str, default: list[int]) -> list[int]:
-    values = [int(v) for v in attributes[name].ints] if name in attributes else default
+def _integers(options: dict[str, Any], name: str, default: list[int]) -> list[int]:
+    if name not in options:
+        return default
+    values = [int(v) for v in options[name].ints] if len(default) > 1 else [int(options[name].i)]
     require(len(values) == len(default), f"{name} of another length than {len(default)}")
     return values

@@ -318,9 +318,8 @@ class _Writer:
         return result
 
     def arrays(self, alpha_type: str, delta_type: str) -> dict[str, Any]:
-        alpha = np.array(self.alphas).reshape(len(self.alphas), -1)[:, self.loose]
-        alpha = np.clip(alpha, 0, 1)
-        delta = np.array(self.deltas).reshape(len(self.deltas), -1)
+        alpha = np.clip(np.array(self.alphas, ndmin=2)[:, self.loose], 0, 1)
+        delta = np.array(self.deltas, ndmin=2)
         scale = np.abs(delta).max(axis=1, initial=0.0)
         top = 127.0 if delta_type == "i1" else 1.0
         unit = (np.where(scale > 0, scale, 1.0) / top).astype(np.float32)
