@@ -63,6 +63,18 @@ def colours() -> dict[str, str]:
     return {**found, **_FIXED}
 
 
+def shaded(colour: str, place: float) -> str:
+    """Lighter at place 0, the colour itself at 0.5, darker at 1.
+
+    >>> shaded("#808080", 0.5), shaded("#808080", 1.0)
+    ('#808080', '#535353')
+    """
+    parts = [int(colour[k : k + 2], 16) for k in (1, 3, 5)]
+    towards, amount = (255, 1 - 2 * place) if place < 0.5 else (0, 0.7 * (2 * place - 1))
+    mixed = [round(c + (towards - c) * amount * 0.5) for c in parts]
+    return "#" + "".join(f"{c:02x}" for c in mixed)
+
+
 def require(package: str, purpose: str) -> MissingExtra:
     return MissingExtra.of(package, "report", purpose)
 

@@ -1,0 +1,283 @@
+"""One self-contained HTML page from the records: it opens offline and asks the network nothing."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import qll
+from qll.errors import QllError
+from qll.reports.paper import Paper
+from qll.reports.records import METRICS, LeftOut, Records, Run
+from qll.reports.style import BASELINE, colours, data_name, property_name, require, shaded, write
+from qll.reports.table_latex import latex
+from qll.reports.table_text import (
+    LAYOUTS,
+    comparison_markdown,
+    csv_text,
+    departure_mark,
+    epsilon_text,
+    markdown,
+    metric_of,
+)
+from qll.reports.tables import Row, Table, agreements, build_table, rankings
+from qll.reports.witnesses import read_witnesses
+
+_CURVES = (
+    "pacc",
+    "train_csec",
+    "prediction_loss",
+    "property_loss",
+    "lambda",
+    "prediction_norm",
+    "property_norm",
+)
+_MOST_EPOCHS = 200  # points of a curve; longer ones are thinned, evenly
+_WITNESSES_A_RUN, _WITNESSES = 2, 120
+_SYMBOLS = ("circle", "square", "diamond", "triangle-up", "star", "cross", "pentagon")
+
+
+def write_report(
+    records: Records, out: Path, *, paper: Paper | None = None, title: str = "qll report"
+) -> list[Path]:
+    """``index.html`` and the tables as Markdown, CSV and LaTeX, in ``out``."""
+    table = build_table(records, paper)
+    files = {"index.html": render_page(records, table, title=title)}
+    for layout in LAYOUTS:
+        files[f"table-{layout}.md"] = markdown(table, layout)
+        files[f"table-{layout}.tex"] = latex(table, layout)
+    files["table.csv"] = csv_text(table)
+    if table.paper:
+        files["comparison.md"] = comparison_markdown(table)
+    return [write(out / name, text.encode()) for name, text in files.items()]
+
+
+def render_page(records: Records, table: Table, *, title: str) -> str:
+    try:
+        from plotly.offline import get_plotlyjs
+    except ImportError as error:
+        raise require("plotly", "drawing the report's plots") from error
+    gallery, total, unread = _gallery(table)
+    context = {
+        "title": title,
+        "version": qll.__version__,
+        "table": table,
+        "layouts": {name: _layout(table, name) for name in LAYOUTS},
+        "agreements": agreements(table) if table.paper else [],
+        "rankings": rankings(table) if table.paper else [],
+        "notes": table.notes(),
+        "runs": [_run_line(run) for run in records.runs],
+        "left_out": [*records.left_out, *unread],
+        "witnesses": gallery,
+        "witnesses_total": total,
+        "counts": _counts(records, table),
+        "style": template("report.css"),
+        "script": template("report.js") + template("report_plots.js"),
+        "plotly": get_plotlyjs(),
+        "data": embed(_data(table)),
+    }
+    return render("report.html", context)
+
+
+# --- templates ---
+
+
+def template(name: str) -> str:
+    return resources.files("qll.reports").joinpath("templates", name).read_text(encoding="utf-8")
+
+
+def render(name: str, context: dict[str, Any]) -> str:
+    try:
+        import jinja2
+    except ImportError as error:
+        raise require("jinja2", "writing pages") from error
+    environment = jinja2.Environment(
+        loader=jinja2.FunctionLoader(template),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template(name).render(context)
+
+
+def embed(value: Any) -> str:
+    """JSON that may stand inside a ``script`` element: no text in it can end the element."""
+    text = json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
+
+
+# --- what the page holds ---
+
+
+def _layout(table: Table, name: str) -> dict[str, Any]:
+    shown = table.short() if name == "short" else table
+    columns = LAYOUTS[name]
+    best, notes = shown.best(), table.notes()
+    rows = []
+    for group in shown.experiments():
+        for k, row in enumerate(group):
+            cells = []
+            for column in columns:
+                metric = metric_of(row, column, name)
+                stat, published = row.stat(metric), table.published(row, metric)
+                cells.append((metric, stat, published, departure_mark(stat, published)))
+            rows.append(
+                {
+                    "id": table.rows.index(row),
+                    "first": k == 0,
+                    "new_family": k > 0 and row.family != group[k - 1].family,
+                    "property": property_name(row.prop),
+                    "data": data_name(row.data),
+                    "epsilon": epsilon_text(row.epsilon),
+                    "name": row.name,
+                    "marks": [notes.index(note) + 1 for note in row.notes],
+                    "seeds": len(row.runs),
+                    "best": row in best,
+                    "cells": cells,
+                }
+            )
+    groups = [
+        (group, sum(c.group == group for c in columns))
+        for group in dict.fromkeys(c.group for c in columns)
+    ]
+    return {"columns": columns, "groups": groups, "rows": rows}
+
+
+def _counts(records: Records, table: Table) -> dict[str, Any]:
+    states = [run.state for run in records.runs]
+    queries = sum(
+        len(v.answers) for row in table.rows for run in row.runs for v in run.verifications
+    )
+    return {
+        "finished": states.count("finished"),
+        "unfinished": states.count("unfinished"),
+        "failed": states.count("failed"),
+        "rows": len(table.rows),
+        "experiments": len(table.experiments()),
+        "queries": queries,
+        "hours": sum(run.seconds for run in records.runs) / 3600,
+    }
+
+
+def _run_line(run: Run) -> dict[str, Any]:
+    packages = run.environment.get("packages", {})
+    return {
+        "name": run.name,
+        "property": property_name(run.config.property),
+        "data": data_name(run.config.data),
+        "logic": run.config.logic,
+        "method": run.config.method,
+        "seed": run.config.seed,
+        "state": run.state,
+        "reason": run.failure or "",
+        "epochs": f"{len(run.epochs)} of {run.config.epochs}",
+        "seconds": run.seconds,
+        "started": str(run.environment.get("started", "")),
+        "versions": ", ".join(f"{k} {v}" for k, v in packages.items() if k in ("qll", "torch")),
+        "processor": str(run.environment.get("processor", "")),
+    }
+
+
+def _gallery(table: Table) -> tuple[list[dict[str, Any]], int, list[LeftOut]]:
+    shown: list[dict[str, Any]] = []
+    unread: list[LeftOut] = []
+    total = 0
+    for number, row in enumerate(table.rows):
+        for run in row.runs:
+            room = min(_WITNESSES_A_RUN, _WITNESSES - len(shown))
+            try:
+                found, count = read_witnesses(run, room)
+            except QllError as error:
+                unread.append(LeftOut(run.path, str(error).replace("\n", " ")))
+                continue
+            total += count
+            shown += [{"row": row, "id": number, "run": run, "witness": w} for w in found]
+    return shown, total, unread
+
+
+def _data(table: Table) -> dict[str, Any]:
+    """Everything that the plots need, once."""
+    hardnesses = sorted({row.hardness for row in table.rows if row.hardness is not None})
+    pairs = list(dict.fromkeys(row.pair for row in table.rows))
+    palette = colours()
+    return {
+        "metrics": METRICS,
+        "pairs": [
+            {"property": property_name(prop), "data": data_name(data)} for prop, data in pairs
+        ],
+        "rows": [
+            {
+                "pair": pairs.index(row.pair),
+                "name": row.name,
+                "baseline": row.logic == BASELINE,
+                "colour": _colour(row, palette, table),
+                "symbol": _SYMBOLS[
+                    hardnesses.index(row.hardness) % len(_SYMBOLS) if row.hardness else 0
+                ],
+                "epsilon": epsilon_text(row.epsilon),
+                "short": any(note.startswith("short run") for note in row.notes),
+                "paper": _published(table, row),
+            }
+            for row in table.rows
+        ],
+        "runs": [
+            {
+                "row": number,
+                "seed": run.config.seed,
+                "figures": [run.figures[metric] for metric in METRICS],
+                "curves": _curves(run),
+                "times": _times(run),
+            }
+            for number, row in enumerate(table.rows)
+            for run in row.runs
+        ],
+    }
+
+
+def _colour(row: Row, palette: Mapping[str, str], table: Table) -> str:
+    """The logic's own; of a logic at several hardnesses, the harder the darker."""
+    colour = palette.get(row.logic, palette[BASELINE])
+    own = sorted({r.hardness or 0.0 for r in table.rows if r.logic == row.logic})
+    if len(own) < 2:
+        return colour
+    return shaded(colour, own.index(row.hardness or 0.0) / (len(own) - 1))
+
+
+def _published(table: Table, row: Row) -> list[Sequence[float] | None]:
+    found = [table.published(row, metric) for metric in METRICS]
+    return [None if p is None else (p.mean, p.deviation) for p in found]
+
+
+def _curves(run: Run) -> dict[str, list[float | None]]:
+    step = math.ceil(len(run.epochs) / _MOST_EPOCHS) or 1
+    rows = [row for k, row in enumerate(run.epochs, start=1) if k % step == 0 or k == 1]
+    curves: dict[str, list[float | None]] = {"epoch": [_short(row.get("epoch")) for row in rows]}
+    for name in _CURVES:
+        values = [_short(row.get(name)) for row in rows]
+        if any(value is not None for value in values):
+            curves[name] = values
+    return curves
+
+
+def _times(run: Run) -> list[float | None]:
+    """Seconds of the decided queries at the run's own epsilon, ascending."""
+    found = [
+        answer.seconds
+        for verification in run.verifications
+        if run.epsilon is not None and math.isclose(verification.epsilon, run.epsilon, rel_tol=1e-6)
+        for answer in verification.answers
+        if answer.status != "unknown"
+    ]
+    return [_short(value) for value in sorted(found)]
+
+
+def _short(value: Any) -> float | None:
+    """Four digits are more than a plot shows; what is not finite is not drawn."""
+    if not isinstance(value, int | float) or not math.isfinite(value):
+        return None
+    return float(f"{value:.4g}")

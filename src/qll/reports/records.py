@@ -1,0 +1,271 @@
+"""Runs as their folders record them: the only source of every table and page.
+
+A run is a folder with ``config.json`` (see ``qll.training.run``). Beside it are read
+
+verdicts*.json      {"epsilon": 0.1, "verdicts": [{"index": 3, "status": "verified", ...}, ...]}
+                    with the entries of ``Verdict.as_json`` and the index of the test image
+counterexamples.npz, witnesses*.npz
+                    what ``qll attack --out`` keeps: index, clean, attacked_x, labels, outputs
+failure.json        {"reason": "..."}: the run was given up
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from qll.errors import QllError, RunError
+from qll.logics.base import Logic
+from qll.metrics import Evaluation, Share
+from qll.training.config import TrainConfig
+from qll.training.files import read_json
+from qll.training.run import RunFolder
+
+METRICS = (
+    "PAcc",
+    "CAcc",
+    "CSec_self",
+    "CSec_qll",
+    "CSat_half",
+    "unknown_half",
+    "CSat",
+    "unknown",
+)
+STATUSES = ("verified", "falsified", "unknown")
+_MOST_DEPTH = 6  # folders below the one that was given
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One query of a verifier."""
+
+    index: int
+    status: str
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Verification:
+    """All answers at one epsilon."""
+
+    epsilon: float
+    answers: tuple[Answer, ...]
+
+    def share(self, status: str) -> float | None:
+        if not self.answers:
+            return None
+        return sum(a.status == status for a in self.answers) / len(self.answers)
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """One run, as far as its records go."""
+
+    path: Path
+    config: TrainConfig
+    epochs: tuple[Mapping[str, Any], ...]
+    evaluation: Evaluation | None
+    verifications: tuple[Verification, ...]
+    environment: Mapping[str, Any]
+    failure: str | None
+
+    @property
+    def name(self) -> str:
+        return self.path.name
+
+    @property
+    def logic(self) -> Logic | None:
+        return self.config.record()
+
+    @property
+    def epsilon(self) -> float | None:
+        """What it is judged at."""
+        judged = self.config.parameters if self.config.judged is None else self.config.judged
+        return judged.get("epsilon")
+
+    @property
+    def state(self) -> str:
+        if self.failure is not None:
+            return "failed"
+        return "finished" if self.evaluation is not None else "unfinished"
+
+    @property
+    def seconds(self) -> float:
+        """Training time: the sum over the epochs."""
+        return sum(float(row.get("seconds") or 0.0) for row in self.epochs)
+
+    @cached_property
+    def figures(self) -> Mapping[str, float | None]:
+        """The metrics in percent; None where there is no record."""
+        found: dict[str, float | None] = dict.fromkeys(METRICS)
+        if self.evaluation is not None:
+            held = self.evaluation
+            found["PAcc"] = _percent(held.pacc)
+            found["CAcc"] = _percent(held.cacc)
+            found["CSec_self"] = _percent(held.csec_self)
+            found["CSec_qll"] = _percent(held.csec_qll)
+        if self.epsilon is not None:
+            for suffix, epsilon in (("", self.epsilon), ("_half", self.epsilon / 2)):
+                found[f"CSat{suffix}"], found[f"unknown{suffix}"] = self._proved(epsilon)
+        return found
+
+    def _proved(self, epsilon: float) -> tuple[float | None, float | None]:
+        for verification in self.verifications:
+            if _same(verification.epsilon, epsilon):
+                shares = (verification.share("verified"), verification.share("unknown"))
+                return tuple(None if s is None else 100 * s for s in shares)  # type: ignore[return-value]
+        if self.evaluation is not None:
+            for text, share in self.evaluation.csat.items():
+                if _same(_fraction(text), epsilon):
+                    return _percent(share), None
+        return None, None
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """A folder that is not in the tables, and why."""
+
+    path: Path
+    reason: str
+
+
+@dataclass(frozen=True)
+class Records:
+    runs: tuple[Run, ...]
+    left_out: tuple[LeftOut, ...]
+
+
+def read_runs(folders: Sequence[Path]) -> Records:
+    """Every run in or below ``folders``. A damaged one is left out by name, and does not stop the
+    others; of two runs with one configuration and seed, the later one counts."""
+    runs: list[Run] = []
+    left_out: list[LeftOut] = []
+    for path in _find(folders):
+        try:
+            runs.append(read_run(path))
+        except QllError as error:
+            left_out.append(LeftOut(path, str(error).replace("\n", " ")))
+    if not runs:
+        raise RunError(
+            "there is no run to report",
+            where=", ".join(str(folder) for folder in folders),
+            expected="folders with config.json, as 'qll train --out' makes them",
+            found="; ".join(item.reason for item in left_out) or "none",
+            fix="give the folder of a run, or the one that holds several",
+        )
+    kept, doubled = _latest(runs)
+    return Records(tuple(kept), (*left_out, *doubled))
+
+
+def read_run(path: Path) -> Run:
+    folder = RunFolder.open(path)
+    config = folder.config()
+    failure = path / "failure.json"
+    environment = path / "environment.json"
+    return Run(
+        path=path,
+        config=config,
+        epochs=tuple(folder.rows()),
+        evaluation=folder.evaluation(),
+        verifications=tuple(_verification(file) for file in sorted(path.glob("verdicts*.json"))),
+        environment=read_json(environment, "environment") if environment.is_file() else {},
+        failure=str(read_json(failure, "failure").get("reason", "no reason recorded"))
+        if failure.is_file()
+        else None,
+    )
+
+
+def _verification(path: Path) -> Verification:
+    values = read_json(path, "verdicts")
+    try:
+        epsilon = values.get("epsilon", values.get("parameters", {}).get("epsilon"))
+        answers = tuple(
+            Answer(int(v.get("index", k)), str(v["status"]), float(v["seconds"]))
+            for k, v in enumerate(values["verdicts"])
+        )
+        unknown = {a.status for a in answers} - set(STATUSES)
+        if unknown or not all(math.isfinite(a.seconds) and a.seconds >= 0 for a in answers):
+            raise ValueError(f"statuses {sorted(unknown)}" if unknown else "a time that is none")
+        return Verification(float(epsilon), answers)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise RunError(
+            "these are not the verdicts of a verifier",
+            where=str(path),
+            expected="an epsilon, and verdicts with status and seconds",
+            found=f"{type(error).__name__}: {error}",
+            fix="run qll verify again, or remove the file",
+        ) from error
+
+
+def _find(folders: Iterable[Path]) -> list[Path]:
+    found: dict[Path, None] = {}
+    for folder in folders:
+        if not folder.is_dir():
+            raise RunError(
+                "there is no such folder",
+                where=str(folder),
+                expected="the folder of a run, or one that holds several",
+                found="a file" if folder.exists() else "nothing",
+                fix="check the path",
+            )
+        for path in _walk(folder, _MOST_DEPTH):
+            found.setdefault(path.resolve(), None)
+    return list(found)
+
+
+def _walk(folder: Path, depth: int) -> Iterable[Path]:
+    """A run's own folders (checkpoints) are not searched, and links are not followed."""
+    if (folder / "config.json").is_file():
+        yield folder
+    elif depth:
+        for child in sorted(folder.iterdir()):
+            if child.is_dir() and not child.is_symlink():
+                yield from _walk(child, depth - 1)
+
+
+# What does not make another experiment: the machine, and what is looked at on the way.
+_MACHINE = {"seed", "data_dir", "device", "engine", "evaluate_every"}
+
+
+def experiment(config: TrainConfig) -> dict[str, Any]:
+    """The settings that the seeds of one row share."""
+    return config.model_dump(mode="json", exclude=_MACHINE)
+
+
+def _latest(runs: list[Run]) -> tuple[list[Run], list[LeftOut]]:
+    held: dict[str, Run] = {}
+    left_out = []
+    for run in runs:
+        key = f"{sorted(experiment(run.config).items(), key=str)} {run.config.seed}"
+        other = held.get(key)
+        if other is not None:
+            old, new = sorted((run, other), key=_recency)
+            reason = f"the same configuration and seed as {new.path}, which is newer or further"
+            left_out.append(LeftOut(old.path, reason))
+            run = new
+        held[key] = run
+    return list(held.values()), left_out
+
+
+def _recency(run: Run) -> tuple[bool, int, str]:
+    return (run.state == "finished", len(run.epochs), str(run.environment.get("started", "")))
+
+
+def _percent(share: Share | None) -> float | None:
+    return None if share is None or not share.total else 100 * share.value
+
+
+def _same(a: float | None, b: float) -> bool:
+    return a is not None and math.isclose(a, b, rel_tol=1e-6, abs_tol=1e-12)
+
+
+def _fraction(text: str) -> float | None:
+    top, _, bottom = text.partition("/")
+    try:
+        return float(top) / float(bottom or 1)
+    except (ValueError, ZeroDivisionError):
+        return None

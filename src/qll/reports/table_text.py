@@ -1,0 +1,188 @@
+"""The two layouts of the paper's tables as Markdown, CSV and LaTeX."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+
+from qll.reports.paper import Published
+from qll.reports.records import METRICS
+from qll.reports.style import data_name, number, property_name
+from qll.reports.tables import Row, Stat, Table, agreements, rankings
+
+ABOVE, BELOW = "▲", "▼"
+UNKNOWN_NOTE = "“unknown”: neither proved nor refuted within the verifier's time limit"
+BASELINE_NOTE = "the baseline has no logic of its own: attacked with the QLL oracle"
+
+
+@dataclass(frozen=True)
+class Column:
+    group: str
+    title: str
+    metric: str
+
+
+LONG = (
+    Column("", "PAcc", "PAcc"),
+    Column("", "CAcc", "CAcc"),
+    Column("CSec", "self", "CSec_self"),
+    Column("CSec", "QLL oracle", "CSec_qll"),
+    Column("CSat at ε/2", "verified", "CSat_half"),
+    Column("CSat at ε/2", "unknown", "unknown_half"),
+    Column("CSat at ε", "verified", "CSat"),
+    Column("CSat at ε", "unknown", "unknown"),
+)
+SHORT = (
+    Column("", "PAcc", "PAcc"),
+    Column("", "CSec", "CSec_self"),
+    Column("CSat at ε", "verified", "CSat"),
+    Column("CSat at ε", "unknown", "unknown"),
+)
+LAYOUTS = {"short": SHORT, "long": LONG}
+
+
+def metric_of(row: Row, column: Column, layout: str) -> str:
+    """The short layout has one CSec: a row's own, and the QLL oracle's for the baseline."""
+    fallback = layout == "short" and column.metric == "CSec_self" and row.stat("CSec_self") is None
+    return "CSec_qll" if fallback else column.metric
+
+
+def epsilon_text(epsilon: float | None) -> str:
+    """``0.1``, ``4/255``.
+
+    >>> epsilon_text(4 / 255), epsilon_text(0.1), epsilon_text(None)
+    ('4/255', '0.1', 'none')
+    """
+    if epsilon is None:
+        return "none"
+    byte = Fraction(epsilon * 255).limit_denominator(2)
+    plain = f"{epsilon:g}"
+    if len(plain) > 5 and math.isclose(float(byte), epsilon * 255, rel_tol=1e-6):
+        return f"{byte.numerator}/{255 * byte.denominator}"
+    return plain
+
+
+def departure_mark(stat: Stat | None, published: Published | None) -> str:
+    """``▲`` above, ``▼`` below the published mean by more than its deviation."""
+    if stat is None or published is None:
+        return ""
+    gap = published.departure(stat.mean)
+    return "" if gap == 0 else ABOVE if gap > 0 else BELOW
+
+
+# --- Markdown ---
+
+
+def markdown(table: Table, layout: str) -> str:
+    shown = table.short() if layout == "short" else table
+    columns = LAYOUTS[layout]
+    best, notes = shown.best(), shown.notes()
+    titles = [f"{c.group} {c.title}".strip() for c in columns]
+    head = ["Property", "Data", "Logic", "Seeds", *(f"{title} (%)" for title in titles)]
+    lines = ["| " + " | ".join(head) + " |", "|---|---|---|---|" + "---:|" * len(columns)]
+    for row in shown.rows:
+        label = row.name + "".join(f" [{notes.index(note) + 1}]" for note in row.notes)
+        where = f"{property_name(row.prop)} (ε = {epsilon_text(row.epsilon)})"
+        bold = "**" if row in best else ""
+        first = [where, data_name(row.data), f"{bold}{label}{bold}", str(len(row.runs))]
+        found = [_markdown_cell(shown, row, metric_of(row, c, layout)) for c in columns]
+        cells = [f"{bold}{ours}{bold}{theirs}" for ours, theirs in found]
+        lines.append("| " + " | ".join([*first, *cells]) + " |")
+    lines += ["", *_remarks(shown, layout)]
+    return "\n".join(lines) + "\n"
+
+
+def _markdown_cell(table: Table, row: Row, metric: str) -> tuple[str, str]:
+    stat, published = row.stat(metric), table.published(row, metric)
+    theirs = ""
+    if published is not None:
+        mark = departure_mark(stat, published)
+        gap = f" {mark}{abs(stat.mean - published.mean):.1f}" if stat and mark else ""
+        theirs = f" ({published.mean:.1f} ± {published.deviation:.1f}{gap})"
+    return "n/a" if stat is None else str(stat), theirs
+
+
+def _remarks(table: Table, layout: str) -> list[str]:
+    lines = [
+        "Mean and sample standard deviation over the seeds. Bold: the best product of PAcc and "
+        "CSat in its experiment."
+    ]
+    if any(row.stat("unknown") for row in table.rows):
+        lines.append(f"{UNKNOWN_NOTE}.")
+    if layout == "short":
+        lines.append(
+            f"{BASELINE_NOTE[0].upper()}{BASELINE_NOTE[1:]}. Of a logic trained at several "
+            f"hardnesses, {number(5)} is shown."
+        )
+    if table.paper:
+        lines.append(
+            f"In brackets: the published value; {ABOVE} and {BELOW} mark a mean that lies outside "
+            "of its standard deviation, and by how much."
+        )
+    lines += [f"[{k}] {note}." for k, note in enumerate(table.notes(), start=1)]
+    return [line for text in lines for line in (text, "")][:-1]
+
+
+def comparison_markdown(table: Table) -> str:
+    """Row by row it is in the tables; this is what they add up to."""
+    lines = ["| Metric | within the published deviation | largest departure |", "|---|---:|---|"]
+    for found in agreements(table):
+        far = "none" if found.largest is None else f"{found.largest[0]:+.1f} ({found.largest[1]})"
+        lines.append(f"| {found.metric} | {found.within} of {found.total} rows | {far} |")
+    ranked = rankings(table)
+    if ranked:
+        lines += ["", "| Experiment | best, published | best, ours | Kendall's tau |"]
+        lines.append("|---|---|---|---:|")
+        for ranking in ranked:
+            tau = "n/a" if math.isnan(ranking.tau) else f"{ranking.tau:.2f}"
+            lines.append(
+                f"| {ranking.experiment} | {ranking.theirs[0]} | {ranking.ours[0]} | {tau} |"
+            )
+        lines += ["", "The order of the logics is by the product of mean PAcc and mean CSat."]
+    return "\n".join(lines) + "\n"
+
+
+# --- CSV ---
+
+
+def csv_text(table: Table) -> str:
+    """Everything, one line a row, for other programs."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    named = ["property", "data", "logic", "hardness", "method", "epsilon", "epochs", "seeds"]
+    parts = ("mean", "std", "n", "paper_mean", "paper_std", "departure")
+    measured = [f"{m}_{part}" for m in METRICS for part in parts]
+    writer.writerow([*named, "product", "best", *measured, "notes"])
+    best = table.best()
+    for row in table.rows:
+        config = row.runs[0].config
+        cells: list[str | float | int] = [
+            row.prop,
+            row.data,
+            row.logic,
+            "" if row.hardness is None else row.hardness,
+            config.method,
+            "" if row.epsilon is None else row.epsilon,
+            config.epochs,
+            " ".join(str(seed) for seed in row.seeds),
+            "" if row.product is None else round(row.product, 4),
+            int(row in best),
+        ]
+        for metric in METRICS:
+            cells += _csv_cells(row.stat(metric), table.published(row, metric))
+        writer.writerow([*cells, "; ".join(row.notes)])
+    return out.getvalue()
+
+
+def _csv_cells(stat: Stat | None, published: Published | None) -> list[str | float | int]:
+    ours: list[str | float | int] = ["", "", 0]
+    if stat is not None:
+        spread = "" if stat.deviation is None else round(stat.deviation, 4)
+        ours = [round(stat.mean, 4), spread, stat.count]
+    if published is None:
+        return [*ours, "", "", ""]
+    gap = "" if stat is None else round(published.departure(stat.mean), 4)
+    return [*ours, published.mean, published.deviation, gap]

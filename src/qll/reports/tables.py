@@ -1,0 +1,330 @@
+"""Rows of a report: runs that differ in nothing but the seed, with mean and sample deviation."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from qll.errors import QllError
+from qll.reports.fields import is_bounded
+from qll.reports.paper import Key, Paper, Published
+from qll.reports.records import METRICS, Records, Run, experiment
+from qll.reports.style import BASELINE, data_name, logic_name, number, property_name
+from qll.training.config import paper_defaults
+
+# In the short layout, of a logic that was trained at several hardnesses, this one is shown.
+SHORT_HARDNESS = 5.0
+_OWN_NAMES = {"property", "data", "logic", "method", "epochs"}  # shown in columns of their own
+
+
+@dataclass(frozen=True)
+class Stat:
+    """Mean and sample standard deviation (n - 1) of the seeds; None for one seed."""
+
+    mean: float
+    deviation: float | None
+    count: int
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Stat | None:
+        if not values:
+            return None
+        deviation = statistics.stdev(values) if len(values) > 1 else None
+        return cls(statistics.fmean(values), deviation, len(values))
+
+    def __str__(self) -> str:
+        spread = "" if self.deviation is None else f" ± {self.deviation:.1f}"
+        return f"{self.mean:.1f}{spread}"
+
+
+@dataclass(frozen=True, eq=False)
+class Row:
+    """One line of a table."""
+
+    runs: tuple[Run, ...]
+    notes: tuple[str, ...]
+    comparable: bool
+
+    @property
+    def prop(self) -> str:
+        return self.runs[0].config.property
+
+    @property
+    def data(self) -> str:
+        return self.runs[0].config.data
+
+    @property
+    def pair(self) -> tuple[str, str]:
+        return self.prop, self.data
+
+    @property
+    def logic(self) -> str:
+        record = self.runs[0].logic
+        return BASELINE if record is None else record.name
+
+    @property
+    def hardness(self) -> float | None:
+        record = self.runs[0].logic
+        return None if record is None or math.isnan(record.hardness) else record.hardness
+
+    @property
+    def epsilon(self) -> float | None:
+        return self.runs[0].epsilon
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        return tuple(run.config.seed for run in self.runs)
+
+    @property
+    def key(self) -> Key:
+        return self.prop, self.data, self.logic, self.hardness
+
+    @property
+    def name(self) -> str:
+        """``QLL 5``, with the method where it is not the paper's."""
+        shown = "Baseline" if self.logic == BASELINE else logic_name(self.logic)
+        if self.hardness is not None:
+            shown += f" {number(self.hardness)}"
+        method = self.runs[0].config.method
+        return shown if method == "attack" or self.logic == BASELINE else f"{shown}, {method}"
+
+    @property
+    def family(self) -> int:
+        """Rows of one family stand together, as in the paper."""
+        record = self.runs[0].logic
+        if record is None or record.name == "dl2":
+            return 0
+        return 1 if is_bounded(record) else 3 if record.name == "qll" else 2
+
+    def stat(self, metric: str) -> Stat | None:
+        found = [run.figures[metric] for run in self.runs]
+        return Stat.of([value for value in found if value is not None])
+
+    @property
+    def product(self) -> float | None:
+        """Of the means of PAcc and CSat: what the best row of an experiment is chosen by."""
+        accuracy, proved = self.stat("PAcc"), self.stat("CSat")
+        return None if accuracy is None or proved is None else accuracy.mean * proved.mean / 100
+
+
+@dataclass(frozen=True)
+class Table:
+    """All rows of a report, in order, and the published results beside them."""
+
+    rows: tuple[Row, ...]
+    paper: Paper
+
+    def published(self, row: Row, metric: str) -> Published | None:
+        return self.paper.get(row.key, metric) if row.comparable else None
+
+    def short(self) -> Table:
+        """The paper's selection: one hardness of each logic."""
+        kept = []
+        for row in self.rows:
+            peers = [
+                r
+                for r in self.rows
+                if (r.pair, r.logic, r.runs[0].config.method)
+                == (row.pair, row.logic, row.runs[0].config.method)
+            ]
+            fixed = [r for r in peers if r.hardness == SHORT_HARDNESS] or peers
+            if row.hardness is None or len(peers) == 1 or row in fixed:
+                kept.append(row)
+        return Table(tuple(kept), self.paper)
+
+    def best(self) -> list[Row]:
+        """In each experiment the rows with the largest product of PAcc and CSat."""
+        found: list[Row] = []
+        for rows in self.experiments():
+            scored = [(round(row.product, 1), row) for row in rows if row.product is not None]
+            top = max((score for score, _ in scored), default=0.0)
+            found += [row for score, row in scored if score == top and top > 0]
+        return found
+
+    def experiments(self) -> list[list[Row]]:
+        """Rows by pair of property and data set."""
+        groups: dict[tuple[str, str], list[Row]] = {}
+        for row in self.rows:
+            groups.setdefault(row.pair, []).append(row)
+        return list(groups.values())
+
+    def notes(self) -> list[str]:
+        """Every remark of the rows, once, in order: footnotes are numbered by it."""
+        return list(dict.fromkeys(note for row in self.rows for note in row.notes))
+
+
+def build_table(records: Records, paper: Paper | None = None) -> Table:
+    """Rows of all finished runs."""
+    groups: dict[str, list[Run]] = {}
+    for run in records.runs:
+        if run.state == "finished":
+            settings = sorted(experiment(run.config).items(), key=str)
+            groups.setdefault(str(settings), []).append(run)
+    rows = []
+    for runs in groups.values():
+        runs.sort(key=lambda run: run.config.seed)
+        rows.append(_row(tuple(runs)))
+    rows.sort(key=_order(paper or Paper()))
+    return Table(tuple(rows), paper or Paper())
+
+
+def _row(runs: tuple[Run, ...]) -> Row:
+    departures = _departures(runs[0])
+    notes = []
+    usual = _usual(runs[0])
+    epochs = runs[0].config.epochs
+    if epochs < usual.get("epochs", epochs):
+        notes.append(f"short run: {epochs} epochs instead of {usual['epochs']}")
+    elif epochs > usual.get("epochs", epochs):
+        notes.append(f"{epochs} epochs instead of {usual['epochs']}")
+    notes += [f"{name} = {_shown(value)}" for name, value in departures.items()]
+    counted = {run.evaluation.pacc.total for run in runs if run.evaluation and run.evaluation.pacc}
+    if len(counted) > 1:
+        notes.append("seeds were evaluated on different numbers of images")
+    # Another epsilon, formula or method asks another question than the published row.
+    other = {"parameters", "judged", "formula", "as_published", "oracle"} & set(departures)
+    comparable = not other and (runs[0].config.method == "attack" or runs[0].config.is_baseline)
+    return Row(runs, tuple(notes), comparable)
+
+
+def _usual(run: Run) -> dict[str, Any]:
+    return paper_defaults(run.config.property, run.config.data)
+
+
+def _departures(run: Run) -> dict[str, Any]:
+    """Settings that are not the paper's for this property and data set."""
+    from qll.training.config import TrainConfig
+
+    config = run.config
+    held = experiment(config)
+    try:
+        base = TrainConfig.model_validate(
+            {
+                **_usual(run),
+                "property": config.property,
+                "data": config.data,
+                "logic": config.logic,
+                "method": config.method,
+            }
+        )
+    except (QllError, ValueError):
+        return {}
+    usual = experiment(base)
+    found: dict[str, Any] = {}
+    for name, value in held.items():
+        if name in _OWN_NAMES or value == usual.get(name):
+            continue
+        if name in ("parameters", "judged") and _close(value, usual.get(name)):
+            continue
+        found[name] = value
+    return found
+
+
+def _close(a: Mapping[str, float] | None, b: Mapping[str, float] | None) -> bool:
+    if a is None or b is None or set(a) != set(b):
+        return a == b
+    return all(math.isclose(a[name], b[name], rel_tol=1e-6) for name in a)
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{k} {_shown(v)}" for k, v in value.items()) or "none"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _order(paper: Paper) -> Callable[[Row], tuple[Any, ...]]:
+    """The published order of the experiments, others after them by name; logics by family."""
+    pairs = list(dict.fromkeys(key[:2] for key in paper.rows))
+
+    def place(row: Row) -> tuple[Any, ...]:
+        published = pairs.index(row.pair) if row.pair in pairs else len(pairs)
+        name = "" if row.logic == BASELINE else row.logic
+        return (published, row.pair, row.family, name, row.hardness or 0.0, row.name, row.notes)
+
+    return place
+
+
+# --- what the comparison says ---
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """How many rows lie within the published deviation, for one metric."""
+
+    metric: str
+    within: int
+    total: int
+    largest: tuple[float, str] | None
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """The order of the logics by PAcc times CSat in one experiment, ours against the paper's."""
+
+    experiment: str
+    ours: tuple[str, ...]
+    theirs: tuple[str, ...]
+    tau: float
+
+    @property
+    def same_best(self) -> bool:
+        return self.ours[:1] == self.theirs[:1]
+
+
+def agreements(table: Table) -> list[Agreement]:
+    found = []
+    for metric in METRICS:
+        gaps: list[tuple[float, float, str]] = []
+        for row in table.rows:
+            stat, published = row.stat(metric), table.published(row, metric)
+            if stat is not None and published is not None:
+                departure = published.departure(stat.mean)
+                gaps.append((departure, abs(departure), f"{describe(row)}"))
+        if gaps:
+            worst = max(gaps, key=lambda gap: gap[1])
+            largest = (worst[0], worst[2]) if worst[1] else None
+            within = sum(gap[1] == 0 for gap in gaps)
+            found.append(Agreement(metric, within, len(gaps), largest))
+    return found
+
+
+def rankings(table: Table) -> list[Ranking]:
+    found = []
+    for rows in table.experiments():
+        scored: list[tuple[str, float, float]] = []
+        for row in rows:
+            accuracy, proved = table.published(row, "PAcc"), table.published(row, "CSat")
+            if row.product is not None and accuracy is not None and proved is not None:
+                scored.append((row.name, row.product, accuracy.mean * proved.mean / 100))
+        if len(scored) > 1:
+            ours = tuple(s[0] for s in sorted(scored, key=lambda s: -s[1]))
+            theirs = tuple(s[0] for s in sorted(scored, key=lambda s: -s[2]))
+            tau = kendall_tau([s[1] for s in scored], [s[2] for s in scored])
+            title = f"{property_name(rows[0].prop)}, {data_name(rows[0].data)}"
+            found.append(Ranking(title, ours, theirs, tau))
+    return found
+
+
+def kendall_tau(a: Sequence[float], b: Sequence[float]) -> float:
+    """Kendall's tau-b: 1 for the same order, -1 for the opposite one; ties are accounted for.
+
+    >>> kendall_tau([1, 2, 3], [10, 20, 30])
+    1.0
+    """
+    agree = ties_a = ties_b = pairs = 0
+    for i in range(len(a)):
+        for j in range(i):
+            left, right = a[i] - a[j], b[i] - b[j]
+            pairs += 1
+            ties_a += left == 0
+            ties_b += right == 0
+            agree += (left * right > 0) - (left * right < 0)
+    norm = math.sqrt((pairs - ties_a) * (pairs - ties_b))
+    return agree / norm if norm else math.nan
+
+
+def describe(row: Row) -> str:
+    return f"{property_name(row.prop)}, {data_name(row.data)}, {row.name}"

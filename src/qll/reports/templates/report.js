@@ -1,0 +1,155 @@
+"use strict";
+// Filters, tables and the gallery. Plots are in report_plots.js.
+
+const DATA = JSON.parse(document.getElementById("data").textContent);
+const METRIC = Object.fromEntries(DATA.metrics.map((name, k) => [name, k]));
+const SYMBOLS = {
+  circle: '<circle cx="6" cy="6" r="5"/>',
+  square: '<rect x="1.5" y="1.5" width="9" height="9"/>',
+  diamond: '<path d="M6 0l6 6-6 6-6-6z"/>',
+  "triangle-up": '<path d="M6 1l6 10H0z"/>',
+  star: '<path d="M6 0l1.8 4 4.2.4-3.2 2.8 1 4.3L6 9.2 2.2 11.500l1-4.300L0 4.4 4.2 4z"/>',
+  cross: '<path d="M4 0h4v4h4v4H8v4H4V8H0V4h4z"/>',
+  pentagon: '<path d="M6 0l6 4.5-2.3 7H2.300L0 4.500z"/>',
+};
+
+DATA.rows.forEach((row) => { row.runs = []; });
+DATA.runs.forEach((run) => { DATA.rows[run.row].runs.push(run); });
+
+const unique = (values) => [...new Set(values)];
+const FILTERS = {
+  property: unique(DATA.pairs.map((pair) => pair.property)),
+  data: unique(DATA.pairs.map((pair) => pair.data)),
+  logic: unique(DATA.rows.map((row) => row.name)),
+  seed: unique(DATA.runs.map((run) => run.seed)).sort((a, b) => a - b).map(String),
+};
+const chosen = Object.fromEntries(Object.entries(FILTERS).map(([k, v]) => [k, new Set(v)]));
+
+function pill(kind, value) {
+  const label = document.createElement("label");
+  label.className = "pill";
+  const box = Object.assign(document.createElement("input"), { type: "checkbox", checked: true, value });
+  box.name = kind;
+  label.append(box);
+  if (kind === "logic") {
+    const row = DATA.rows.find((r) => r.name === value);
+    label.insertAdjacentHTML("beforeend",
+      `<svg viewBox="0 0 12 12" aria-hidden="true" fill="${row.colour}">${SYMBOLS[row.symbol]}</svg>`);
+  }
+  label.append(value);
+  return label;
+}
+
+function buildFilters() {
+  for (const [kind, values] of Object.entries(FILTERS)) {
+    const set = document.querySelector(`fieldset[data-filter="${kind}"]`);
+    values.forEach((value) => set.append(pill(kind, value)));
+    set.hidden = values.length < 2;
+  }
+  const form = document.getElementById("filter-form");
+  form.addEventListener("change", () => { readFilters(form); update(); });
+  form.addEventListener("reset", () => setTimeout(() => { readFilters(form); update(); }));
+  form.addEventListener("submit", (event) => event.preventDefault());
+  if (window.matchMedia("(max-width: 900px)").matches) document.getElementById("filters").open = false;
+}
+
+function readFilters(form) {
+  for (const kind of Object.keys(FILTERS)) {
+    chosen[kind] = new Set([...form.querySelectorAll(`input[name="${kind}"]:checked`)].map((box) => box.value));
+  }
+}
+
+const hasSeed = (run) => chosen.seed.has(String(run.seed));
+function isShown(row) {
+  const pair = DATA.pairs[row.pair];
+  return chosen.property.has(pair.property) && chosen.data.has(pair.data) && chosen.logic.has(row.name) &&
+    row.runs.some(hasSeed);
+}
+
+// Mean and sample deviation of the chosen seeds; the page's own figures are those of all seeds.
+function stat(row, metric) {
+  const values = row.runs.filter(hasSeed).map((run) => run.figures[METRIC[metric]]).filter((v) => v !== null);
+  if (!values.length) return null;
+  const mean = values.reduce((a, b) => a + b, 0) / values.length;
+  const squares = values.reduce((a, b) => a + (b - mean) ** 2, 0);
+  return { mean, deviation: values.length > 1 ? Math.sqrt(squares / (values.length - 1)) : null };
+}
+
+const written = (s) => (s === null ? "n/a" : s.mean.toFixed(1) + (s.deviation === null ? "" : ` ± ${s.deviation.toFixed(1)}`));
+
+function updateTables() {
+  for (const table of document.querySelectorAll("table.results")) {
+    let group = null;
+    for (const line of table.querySelectorAll("tbody tr")) {
+      const row = DATA.rows[line.dataset.row];
+      line.hidden = !isShown(row);
+      line.classList.remove("best");
+      if (line.hidden) continue;
+      line.classList.toggle("first", row.pair !== group);
+      group = row.pair;
+      line.querySelector(".seeds").textContent = row.runs.filter(hasSeed).length;
+      for (const cell of line.querySelectorAll("td[data-metric]")) updateCell(cell, row);
+    }
+    markBest([...table.querySelectorAll("tbody tr:not([hidden])")]);
+  }
+}
+
+function updateCell(cell, row) {
+  const found = stat(row, cell.dataset.metric);
+  cell.querySelector(".ours").textContent = written(found);
+  const mark = cell.querySelector(".mark");
+  const published = row.paper[METRIC[cell.dataset.metric]];
+  if (!mark || !published) return;
+  const gap = found === null ? 0 : found.mean - published[0];
+  const outside = Math.abs(gap) > Math.max(published[1], 0.05) + 1e-9;
+  mark.textContent = outside ? (gap > 0 ? "▲" : "▼") : "";
+  mark.className = `mark ${gap > 0 ? "above" : "below"}`;
+}
+
+function markBest(lines) {
+  const scores = lines.map((line) => {
+    const row = DATA.rows[line.dataset.row];
+    const [accuracy, proved] = [stat(row, "PAcc"), stat(row, "CSat")];
+    return { line, pair: row.pair, score: accuracy && proved ? Math.round(accuracy.mean * proved.mean / 10) / 10 : -1 };
+  });
+  for (const pair of unique(scores.map((s) => s.pair))) {
+    const own = scores.filter((s) => s.pair === pair);
+    const top = Math.max(...own.map((s) => s.score));
+    if (top > 0) own.filter((s) => s.score === top).forEach((s) => s.line.classList.add("best"));
+  }
+}
+
+function updateGallery() {
+  for (const figure of document.querySelectorAll(".gallery figure")) {
+    figure.hidden = !isShown(DATA.rows[figure.dataset.row]) || !chosen.seed.has(figure.dataset.seed);
+  }
+}
+
+function buildTabs() {
+  const tabs = [...document.querySelectorAll('[role="tab"]')];
+  const select = (tab) => {
+    for (const other of tabs) {
+      const on = other === tab;
+      other.setAttribute("aria-selected", on);
+      other.tabIndex = on ? 0 : -1;
+      document.getElementById(other.getAttribute("aria-controls")).hidden = !on;
+    }
+    tab.focus();
+  };
+  tabs.forEach((tab, k) => {
+    tab.addEventListener("click", () => select(tab));
+    tab.addEventListener("keydown", (event) => {
+      const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+      if (step) select(tabs[(k + step + tabs.length) % tabs.length]);
+    });
+  });
+}
+
+function update() {
+  const rows = DATA.rows.filter(isShown);
+  const runs = rows.reduce((n, row) => n + row.runs.filter(hasSeed).length, 0);
+  document.getElementById("shown").textContent = `${runs} of ${DATA.runs.length} runs in ${rows.length} of ${DATA.rows.length} rows`;
+  updateTables();
+  updateGallery();
+  drawPlots(rows);
+}

@@ -1,0 +1,125 @@
+"""Counterexamples of a run as small pictures with the outputs before and after."""
+
+from __future__ import annotations
+
+import base64
+import io
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qll.errors import MissingExtra, QllError, RunError
+from qll.reports.records import Run
+from qll.reports.style import require
+
+_PATTERNS = ("counterexamples*.npz", "witnesses*.npz", "*/counterexamples.npz")
+_MOST_BYTES = 1 << 28  # of one file: a report is no place for more
+
+
+@dataclass(frozen=True)
+class Witness:
+    """One point of a region that violates the property. Pictures are data addresses."""
+
+    index: int
+    labels: tuple[int, ...]
+    clean: str
+    attacked: str
+    difference: str
+    largest: float
+    before: tuple[float, ...] | None
+    after: tuple[float, ...]
+    margin: float
+
+
+def read_witnesses(run: Run, most: int) -> tuple[list[Witness], int]:
+    """The first ``most`` witnesses of a run, and how many there are in all."""
+    shown: list[Witness] = []
+    total = 0
+    files = {path for pattern in _PATTERNS for path in run.path.glob(pattern)}
+    for path in sorted(files):
+        arrays = _read(path)
+        count = len(arrays["index"])
+        total += count
+        take = min(count, most - len(shown))
+        if take > 0 and arrays["clean"].ndim == 4 and arrays["clean"].shape[1] in (1, 3):
+            before = _outputs_before(run, arrays, take)
+            shown += [_witness(arrays, before, k) for k in range(take)]
+    return shown, total
+
+
+def _read(path: Path) -> dict[str, NDArray[Any]]:
+    wanted = ("index", "clean", "attacked_x", "labels", "outputs", "margin")
+    try:
+        if path.stat().st_size > _MOST_BYTES:
+            raise ValueError(f"{path.stat().st_size} bytes")
+        with np.load(path, allow_pickle=False) as held:
+            arrays = {name: held[name] for name in wanted}
+            if "clean_outputs" in held:
+                arrays["clean_outputs"] = held["clean_outputs"]
+        lengths = {len(array) for array in arrays.values()}
+        if len(lengths) != 1 or arrays["clean"].shape != arrays["attacked_x"].shape:
+            raise ValueError("arrays that do not fit each other")
+        return arrays
+    except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile) as error:
+        raise RunError(
+            "the witnesses of a run cannot be read",
+            where=str(path),
+            expected="arrays as 'qll attack --out' keeps them",
+            found=str(error) or type(error).__name__,
+            fix="run qll attack again, or remove the file",
+        ) from error
+
+
+def _outputs_before(
+    run: Run, arrays: Mapping[str, NDArray[Any]], count: int
+) -> NDArray[Any] | None:
+    """At the clean images: as recorded, or by the run's own network if it can be run here."""
+    if "clean_outputs" in arrays:
+        return arrays["clean_outputs"]
+    network = run.path / "model.onnx"
+    if not network.is_file():
+        return None
+    from qll.networks.runtime import OnnxRuntime
+
+    try:
+        return OnnxRuntime(network)(arrays["clean"][:count])
+    except (MissingExtra, QllError):
+        return None
+
+
+def _witness(arrays: Mapping[str, NDArray[Any]], before: NDArray[Any] | None, k: int) -> Witness:
+    clean = np.asarray(arrays["clean"][k], np.float64)
+    attacked = np.asarray(arrays["attacked_x"][k], np.float64)
+    change = attacked - clean
+    peak = float(np.abs(change).max())
+    labels = arrays["labels"][k]
+    given = np.flatnonzero(labels) if labels.ndim else np.asarray([labels])
+    return Witness(
+        index=int(arrays["index"][k]),
+        labels=tuple(int(c) for c in given),
+        clean=png_address(clean),
+        attacked=png_address(attacked),
+        difference=png_address(0.5 + change / (2 * peak) if peak else change + 0.5),
+        largest=peak,
+        before=None if before is None else tuple(float(v) for v in before[k]),
+        after=tuple(float(v) for v in arrays["outputs"][k]),
+        margin=float(arrays["margin"][k]),
+    )
+
+
+def png_address(image: NDArray[Any]) -> str:
+    """(C, H, W) in raw units as a ``data:`` address; the page enlarges it."""
+    from qll.data.pictures import enlarge
+
+    try:
+        from PIL import Image
+    except ImportError as error:
+        raise require("pillow", "showing witnesses") from error
+    content = io.BytesIO()
+    Image.fromarray(enlarge(image, 1)).save(content, format="PNG")
+    return "data:image/png;base64," + base64.b64encode(content.getvalue()).decode()
