@@ -3,9 +3,9 @@
     python bench/audit_corpus.py CORPUS_DIR [--rows REGEX] [--count N] [--timeout S] [--json OUT]
 
 The folder is laid out as for `bench/verify_corpus.py`; REGEX is searched in
-`constraint/dataset/seed/logic/epsilon`, N images are taken of each row. Printed per row and in total:
-verdicts and how many of them the checker confirms, sizes of certificates, and CPU seconds of proving
-(all stages, per verdict) and of checking, each certificate from its bytes.
+`constraint/dataset/seed/logic/epsilon`, N images are taken of each row. Printed per row and in
+total: verdicts and how many of them the checker confirms, sizes of certificates, and CPU seconds of
+proving (attacks included) and of checking, each certificate from its bytes.
 """
 
 from __future__ import annotations

@@ -1,35 +1,36 @@
 """Rigorous lower bounds of linear functions of a ReLU chain over a box, from any multipliers.
 
 **The bound.** For ``f = b . z_k + d . x`` (exact: b and d are the floats at hand) substitute
-``z_k = bias + W a_{k-1}`` and relax ``a = relu(z)`` with coefficient A and proved bounds [l, u] of z:
+``z_k = bias + W a_{k-1}`` and relax ``a = relu(z)`` with coefficient A, where z is in [l, u]:
 
 * A >= 0: ``A relu(z) >= B z`` for every B in [0, A]; B = fl(A alpha), clipped.
 * A < 0: ``A relu(z) - B z`` is concave for B in [A, 0], so it is least at an end of [l, u]:
-  ``A relu(z) >= B z + min(-B l, (A - B) u)``. A stable neuron is exact: B = A (l >= 0), 0 (u <= 0).
-* A neuron known to satisfy ``s z >= 0``: subtract ``beta s z``, beta >= 0. Rounding is monotone, so
-  fl(B - beta s) differs from B by some admissible multiplier.
+  ``A relu(z) >= B z + min(-B l, (A - B) u)``. A stable neuron is exact: B is A (l >= 0) or 0.
+* A neuron known to satisfy ``s z >= 0``: subtract ``beta s z``, beta >= 0. Rounding is monotone,
+  so fl(B - beta s) differs from B by some admissible multiplier.
 
-In each case B is a float for which the inequality holds *exactly*: relaxing costs no rounding error.
-Finally ``q . x >= q . mid - |q| . rad``. In groups of first-layer neurons the terms A < 0 may stay:
+In each case B is a float for which the inequality holds *exactly*: relaxing costs no rounding.
+Finally ``q . x >= q . mid - |q| . rad``. In groups of first-layer neurons terms A < 0 may stay:
 ``sum_i A_i relu(z_i)`` is the least of ``sum_{i in S} A_i z_i`` over subsets S, and each group is
 minimised over its own copy of the inputs; the coefficients of the copies of an input add up to its
 total coefficient (the multipliers delta are made to sum to 0, whatever they are).
 
-**The error.** Every remaining step is a sum of products in floats. With g >= gamma_n for the longest
-(see `qll.audit.network`), a float coefficient vector fl(B M) differs from the exact ``B W`` by at
-most ``|B| (R + g |M|)`` by entries, which changes f by at most ``|B| (R + g |M|) U`` where U bounds
-the sizes of what it multiplies (activations: proved bounds on the whole box; inputs: |mid| + rad).
-Rounding in ``B . bias`` is at most ``g |B| |bias|``, in ``q . mid - |q| . rad`` at most g times
-``|q| U <= |B| |M| U (1 + g)``. In groups: own coefficients (error g w_c, with w_c the sum of |B_i W_ic|
-over a group), totals and shares (g each, of w_c, |d| and |delta|), subtracted chords (g w_c) and
-subset sums (g of the same and of |A_i W_ic|, |A_i bias_i|) are at most 12 such terms. So, with
-``cost = (R + 16 g |M|) U + bias radius + 16 g |bias|`` per layer, the whole error is at most
+**The error.** Every remaining step is a sum of products in floats. With g >= gamma_n for the
+longest (see `qll.audit.network`), a float coefficient vector fl(B M) differs from the exact ``B W``
+by at most ``|B| (R + g |M|)`` by entries, which changes f by at most ``|B| (R + g |M|) U`` where U
+bounds the sizes of what it multiplies (activations on the whole box; inputs: |mid| + rad). Rounding
+in ``B . bias`` is at most ``g |B| |bias|``, in ``q . mid - |q| . rad`` at most g times ``|q| U``, at
+most ``|B| |M| U (1 + g)``. In groups, with w_c the sum of |B_i W_ic| over the group of copy c:
+own coefficients err by g w_c, totals and shares by g each of w_c, |d| and |delta|, the subtracted
+chords by g w_c, subset sums by g of all these and of |A_i W_ic| and |A_i bias_i|: at most 12 such
+terms. So, with ``cost = (R + 16 g |M|) U + bias radius + 16 g |bias|``, the error is at most
 
     sum_k |B_k| . cost_k + 16 g (|d| . U + sum_c |delta_c| U_c + sum |min(...)|),
 
-where a neuron kept in a hull counts with |A| >= |B|. That sum is itself computed in floats, all terms
-positive, and inflated. Products that underflow lose at most 2^-1075 each, times U < 2^200, fewer than
-2^60 of them: TINY. Overflow gives infinities or NaN, and a bound that is not a number proves nothing.
+where a neuron kept in a hull counts with |A| >= |B|. That sum is computed in floats, all terms
+positive, and inflated. Products that underflow lose at most 2^-1075 each, times U < 2^200, fewer
+than 2^60 of them: TINY. Overflow gives infinities or NaN, and a bound that is not a number proves
+nothing.
 """
 
 from __future__ import annotations
@@ -128,8 +129,8 @@ class Bounder:
             mid, rad, reach = _middle(np.maximum(lows[k], 0), np.maximum(highs[k], 0))
             require(reach.max() < 2.0**200, "activations that are too large")
         none = np.zeros((*box[0].shape[:-1], 0))
-        hidden = (np.concatenate([none, *t[:-1]], axis=-1) for t in (lows, highs))
-        return Area(*box, *hidden, costs, output)
+        low, high = (np.concatenate([none, *t[:-1]], axis=-1) for t in (lows, highs))
+        return Area(*box, low, high, costs, output)
 
     def lower(
         self,
@@ -147,8 +148,8 @@ class Bounder:
     ) -> Array:
         """Below ``b . z_layer + direct . x - extra`` where ``low <= z <= high`` and ``push`` hold.
 
-        Arrays are (..., neurons): ``alpha`` (missing: the nearer of 0 and 1) and ``push``, beta times
-        sign, of all hidden layers; ``delta`` (problems, other copies).
+        Arrays are (..., neurons): ``alpha`` (missing: the nearer of 0 and 1) and ``push``, beta
+        times sign, of all hidden layers; ``delta`` is (problems, other copies).
         """
         g, value, slack = self.g, np.zeros(1), np.zeros(1) + extra
         if direct is not None:
@@ -187,7 +188,7 @@ class Bounder:
         return np.nextafter(value - (slack * (1 + g) + TINY), -np.inf)
 
     def crown(self, area: Area) -> tuple[Array, Array]:
-        """Bounds of the hidden neurons of a stack of boxes, layer by layer, where a sign is open."""
+        """Bounds of the hidden neurons of a stack of boxes by layers, where a sign is open."""
         low, high = area.low.copy(), area.high.copy()
         for k in range(2, len(self.starts)):
             part = np.arange(self.starts[k - 1], self.starts[k])
@@ -203,8 +204,8 @@ class Bounder:
     def _grouped(
         self, area: Area, free: Array, b: Array, delta: Array | None, direct: Array | None
     ) -> tuple[Array, Array]:
-        """The least value over the box of what depends on the first layer's inputs, all of b but the
-        neurons ``free`` being linear, and the error that delta adds."""
+        """The least value over the box of what depends on the first layer's inputs, b being linear
+        but for the neurons ``free``, and the error that delta adds."""
         groups, count = self.groups, len(b)
         assert groups is not None  # noqa: S101 - the caller has checked
         wide = np.zeros((2, b.shape[1] + 1, count))

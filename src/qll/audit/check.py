@@ -5,12 +5,12 @@ normalisation) every point of the region satisfies the property, or the named wi
 region and strictly violates it. Trusted besides this package: numpy and IEEE arithmetic, the onnx
 reader, and `qll.formula`, which turns the property's text into linear atoms.
 
-A proof is a tree, in preorder, that refutes "the property is violated" on the box. At each node stand
-a domain (a box, splits, proved bounds) and what a violation needs there: atoms that are all > 0, and
-disjunctions of which a part must hold. An inner node splits a neuron at 0, halves an input, takes
-every part of a disjunction, or proves better bounds of neurons from those known before. A leaf shows
-that the domain is empty, or that a non-negative combination of the needed atoms is negative on all of
-it (`qll.audit.bounds`). Every path ends in such a leaf, or nothing is proved.
+A proof is a tree, in preorder, that refutes "the property is violated" on the box. At each node
+stand a domain (a box, splits, proved bounds) and what a violation needs there: atoms that are all
+> 0, and disjunctions of which a part must hold. An inner node splits a neuron at 0, halves an
+input, takes every part of a disjunction, or proves better bounds of neurons from those known
+before. A leaf shows that the domain is empty, or that a non-negative combination of the needed
+atoms is negative on all of it (`qll.audit.bounds`). Every path ends in a leaf, or nothing is proved.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from qll.audit.bounds import Area, Bounder, Groups
+from qll.audit.bounds import Bounder, Groups
 from qll.audit.claim import Claim, Tree, claim_of
 from qll.audit.container import NotConfirmed, digest, require, unpack
 from qll.audit.network import Array, Network, read_network
@@ -46,7 +46,7 @@ class Domain:
     box: tuple[Array, Array]
     atoms: tuple[int, ...]
     waiting: tuple[Tree, ...]
-    area: Area | None = None
+    area: Any = None  # qll.audit.bounds.Area
     low: Any = ()
     high: Any = ()
     sign: dict[int, int] = field(default_factory=dict)
@@ -147,14 +147,8 @@ class Proof:
         layer = int(layers[0])
         b = np.zeros((count, self.network.widths[layer]))
         b[np.arange(count), at - self.starts[layer - 1]] = sign
-        bound = self.bounder.lower(
-            domain.area,
-            layer,
-            b,
-            domain.low,
-            domain.high,
-            **self.multipliers(domain, count),  # type: ignore[arg-type]
-        )
+        multipliers = self.multipliers(domain, count)
+        bound = self.bounder.lower(domain.area, layer, b, domain.low, domain.high, **multipliers)
         bound = np.where(np.isfinite(bound), bound, -np.inf)
         low, high = domain.low.copy(), domain.high.copy()
         np.maximum.at(low, at[sign > 0], bound[sign > 0])

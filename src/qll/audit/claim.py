@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from qll.audit.container import digest, require
+from qll.audit.container import NotConfirmed, digest, require
 from qll.audit.network import Array, Network
 from qll.formula import units
 from qll.formula.hard import Affine, HardForm, Max, negated
@@ -29,8 +29,8 @@ Ends: TypeAlias = "tuple[float, tuple[float, ...], tuple[float, ...]]"  # radius
 
 @dataclass(frozen=True, eq=False)
 class Claim:
-    """No point of the box violates ``tree`` over atoms ``outputs @ y + inputs @ x + constant``, each
-    known up to ``radius``; the last ``required`` ones are >= 0 where the region's constraints hold."""
+    """No point of the box violates ``tree`` over atoms ``outputs @ y + inputs @ x + constant`` known
+    up to ``radius``; the last ``required`` ones are >= 0 inside the region's constraints."""
 
     lower: Array
     upper: Array
@@ -70,9 +70,10 @@ def ground(
         elif isinstance(part, Box):
             low, high = (tuple(map(grounder.number, side)) for side in (part.lower, part.upper))
             ends.append((0.0, low, high))
+        elif isinstance(part, Linear):
+            constraints += grounder.constraints(part.formula)
         else:
-            require(isinstance(part, Linear), "an unknown part of the region")
-            constraints += grounder.constraints(part.formula)  # type: ignore[union-attr]
+            raise NotConfirmed("an unknown part of the region")
     return ends, constraints, hard_form(grounder.ground(labels))
 
 
@@ -150,7 +151,8 @@ class _Compiler:
                 total += Fraction(c) * Fraction(self.points[source][index])
             else:
                 terms.append(((source, index), c))
-        require(all(abs(v) < 2.0**100 for v in (total, *(c for _, c in terms))), "out of range")
+        fine = abs(total) < 2**100 and all(abs(c) < 2.0**100 for _, c in terms)
+        require(fine, "a number of the formula is out of range")
         if not terms and not keep:
             return total >= 0 if self.tie_violates else total > 0
         key = (tuple(terms), total, len(self.atoms) if keep else -1)

@@ -1,12 +1,12 @@
 """ONNX bytes to steps with the stored weights, and to folded layers with rigorous radii.
 
 Taken are chains: a *step* is ``(bias + A v) / divisor`` of the value before it, with exact stored
-numbers, or a ReLU. The *folded* layers are ``z_k = bias_k + W_k a_{k-1}`` with ``a_0`` the raw input
-and ``a_k = relu(z_k)``. An entry of W or bias is known as a float64 middle M and a radius R that
-contain the exact fold: ``|fl(A M) - A W| <= |A| R + gamma_n |A| |M|`` with ``gamma_n = n u / (1 - n u)``
-and ``u = 2^-53``, for a sum of n products in any order, fused or not (Higham 2002, section 3.1).
-Radii are inflated for the rounding of their own computation. Stored numbers lie between 2^-150 and
-2^100 in size and at most 5 affine steps are folded, so that nothing over- or underflows here.
+numbers, or a ReLU. The *folded* layers are ``z_k = bias_k + W_k a_{k-1}`` with ``a_0`` the raw
+input and ``a_k = relu(z_k)``. An entry of W or bias is known as a float64 middle M and a radius R
+that contain the exact fold: ``|fl(A M) - A W| <= |A| R + gamma_n |A| |M|`` with ``u = 2^-53`` and
+``gamma_n = n u / (1 - n u)``, for a sum of n products in any order, fused or not (Higham 2002,
+section 3.1). Radii are inflated for the rounding of their own computation. Stored numbers lie
+between 2^-150 and 2^100 in size and at most 5 affine steps are folded: no over- or underflow here.
 """
 
 from __future__ import annotations
@@ -211,24 +211,25 @@ class _Reader:
     def _convolve(self, weight: Array, inputs: list[str], options: dict[str, Any]) -> None:
         require(weight.ndim == len(self.shape) == 4, "a convolution that is not of images")
         require("auto_pad" not in options or options["auto_pad"].s == b"NOTSET", "auto_pad")
-        outs, ins, kh, kw = weight.shape
-        channels, rows_in, columns_in = self.shape[1:]
-        plain = _integers(options, "group", [1]) == [1] == [channels // ins]
-        require(plain and _integers(options, "dilations", [1, 1]) == [1, 1], "groups or dilations")
+        single = _integers(options, "group", [1]) == [1] and self.shape[1] == weight.shape[1]
+        require(single and _integers(options, "dilations", [1, 1]) == [1, 1], "groups, dilations")
         sh, sw = _integers(options, "strides", [1, 1])
         top, left, bottom, right = _integers(options, "pads", [0, 0, 0, 0])
         require(min(sh, sw, top + 1, left + 1, bottom + 1, right + 1) > 0, "a bad stride")
-        height = (rows_in + top + bottom - kh) // sh + 1
-        width = (columns_in + left + right - kw) // sw + 1
-        require(min(height, width) > 0, "a convolution of nothing")
-        require(height * width * weight.size <= MOST_ENTRIES, "a convolution that is too large")
-        o, y, x, i, p, q = np.indices((outs, height, width, ins, kh, kw))
-        v, h = y * sh - top + p, x * sw - left + q
-        inside = (v >= 0) & (v < rows_in) & (h >= 0) & (h < columns_in)
-        rows, columns = (o * height + y) * width + x, (i * rows_in + v) * columns_in + h
+        # Which input each place of each window reads; -1 is padding.
+        image = np.arange(math.prod(self.shape)).reshape(self.shape[1:])
+        image = np.pad(image, ((0, 0), (top, bottom), (left, right)), constant_values=-1)
+        windows = np.lib.stride_tricks.sliding_window_view(image, weight.shape[1:])[0, ::sh, ::sw]
+        outs, (height, width) = weight.shape[0], windows.shape[:2]
+        require(outs * windows.size <= MOST_ENTRIES, "a convolution that is too large")
+        shape = (outs, *windows.shape)
+        columns = np.broadcast_to(windows, shape).reshape(outs * height * width, -1)
+        values = np.broadcast_to(weight[:, None, None], shape).reshape(columns.shape)
+        rows, slots = np.nonzero((columns >= 0) & (values != 0))
         bias = np.repeat(self._bias(inputs, outs), height * width)
-        values = weight[o, i, p, q][inside]
-        self.steps.append(Step(rows[inside], columns[inside], values, bias, np.ones(bias.size)))
+        self.steps.append(
+            Step(rows, columns[rows, slots], values[rows, slots], bias, np.ones(bias.size))
+        )
         self.shape = (1, outs, height, width)
 
     def network(self) -> Network:

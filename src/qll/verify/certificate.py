@@ -1,8 +1,8 @@
 """Certificates: what `qll.audit` needs to check a verdict without believing the prover.
 
-A proof is written as the prover found it: the bounds proved at the root, the tree of splits with the
-bounds proved on the way, and the multipliers of every leaf. Any multipliers give a valid bound, so
-they are rounded as coarsely as the checker still confirms: 8 bits first, then half, then single
+A proof is written as the prover found it: the bounds proved at the root, the tree of splits with
+the bounds proved on the way, and the multipliers of every leaf. Any multipliers give a valid bound,
+so they are rounded as coarsely as the checker still confirms: 8 bits first, then half, then single
 precision. Nothing here is trusted; a mistake makes a certificate that is not confirmed.
 """
 
@@ -64,8 +64,8 @@ class Subject:
 def certify(query: Query, verdict: Verdict, subject: Subject | None = None) -> tuple[bytes, Answer]:
     """The certificate of a decided verdict, and what the checker says to it.
 
-    A ``verified`` verdict needs the proof that `Budget(proofs=True)` keeps. Without a ``subject`` the
-    claim is about the query's own box and ground formula.
+    A ``verified`` verdict needs the proof that `Budget(proofs=True)` keeps. Without a ``subject``
+    the claim is about the query's own box and ground formula.
     """
     network = query.network.source  # type: ignore[attr-defined]
     subject = explicit(query) if subject is None else subject
