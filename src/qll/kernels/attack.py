@@ -8,9 +8,7 @@ values agree within float noise, which ``tests/test_kernels_attack.py`` states i
 from __future__ import annotations
 
 import itertools
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -23,16 +21,12 @@ from qll.kernels.formula import Tape
 from qll.kernels.network import NetworkPlan
 from qll.kernels.schedule import Schedule
 from qll.kernels.starts import run_keys
+from qll.kernels.threads import submit, thread_count
 
 Floats = NDArray[np.float32]
 # Any length; kernels ask for the length to know whether there is something.
 _NO_KEYS = np.zeros(0, dtype=np.uint32)
 _NO_POINTS = np.zeros((0, 0), dtype=np.float32)
-
-
-@cache
-def _pool(threads: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(threads, thread_name_prefix="qll-kernel")
 
 
 @dataclass(eq=False)
@@ -141,8 +135,7 @@ class CompiledAttack:
         if threads == 1 or samples <= groups:
             work(0)
             return
-        for job in [_pool(threads).submit(work, thread) for thread in range(threads)]:
-            job.result()
+        submit(threads, work)
 
     def _lanes(self) -> int:
         from qll.kernels.simd import LANES
@@ -150,7 +143,7 @@ class CompiledAttack:
         return LANES
 
     def _thread_count(self) -> int:
-        return self.threads or torch.get_num_threads()
+        return self.threads or thread_count()
 
     def _room(self, thread: int) -> tuple[Any, ...]:
         from qll.kernels.chunk import SECTIONS
@@ -165,17 +158,15 @@ class CompiledAttack:
         return self._work[thread]
 
     def _points(self, tensor: Tensor, count: int) -> Floats:
-        points = _contiguous(
-            tensor.reshape(count, -1) if count else tensor[:, :0].new_empty(0, self.plan.inputs)
-        )
-        if points.shape[1] != self.plan.inputs:
+        width = tensor.numel() // count if count else self.plan.inputs
+        if width != self.plan.inputs:
             raise InputError(
                 "points do not fit the network",
                 expected=f"{self.plan.inputs} numbers a point",
                 found=f"{width}",
                 fix="pass points of the network's input shape",
             )
-        return points
+        return _contiguous(tensor).reshape(count, width)
 
     def _patterns(self, patterns: Tensor, samples: int) -> NDArray[np.int64]:
         chosen = patterns.detach().cpu().numpy().astype(np.int64).reshape(-1)

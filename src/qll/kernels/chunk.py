@@ -217,7 +217,9 @@ def attack_group(  # type: ignore[no-untyped-def]
             )  # fmt: skip
             current = 1 - current
         if restart == 0:
-            overall[:] = best
+            # A loop: the slice assignment would compile numba's formatting of its error, 3 s.
+            for lane in range(count):
+                overall[lane] = best[lane]
             keep_best(points, rows, BEST, OVERALL, ALL_LANES)
         else:
             improved = np.uint32(0)

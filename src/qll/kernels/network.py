@@ -12,8 +12,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from qll.kernels.recognise import AffineLayer, Convolution, Rectifier, Shape, recognise
-from qll.kernels.spans import Span, cut, multiplications
+from qll.kernels.recognise import Convolution, Shape
+from qll.kernels.spans import Span, multiplications, spans_of
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int32]
@@ -86,6 +86,7 @@ class NetworkPlan:
     outputs: int
     input_order: Ints  # row -> flat index of the input
     output_row: int
+    output_rows: NDArray[np.int64]  # flat index of the output -> row, relative to the first
     rows: int
     forward_steps: NDArray[np.int64]
     backward_steps: NDArray[np.int64]
@@ -100,13 +101,21 @@ class NetworkPlan:
     def refresh(self) -> None:
         """Read the module's weights anew."""
         with torch.no_grad():
-            for source, packings in self._sources:
-                flat = np.append(source().reshape(-1).numpy(), np.float32(0.0))
-                for packing in packings:
-                    place = self.weights[packing.first : packing.first + packing.index.size]
-                    np.take(flat, packing.index, out=place, mode="clip")
-            for bias, first, row_of in self._bias_sources:
-                self.biases[first + row_of] = bias().numpy()
+            for span in range(len(self._sources)):
+                self.set_weights(span, self._sources[span][0](), self._bias_sources[span][0]())
+
+    def set_weights(self, span: int, weight: Tensor, bias: Tensor) -> None:
+        """Pack the effective weights and bias of one span."""
+        flat = np.append(weight.reshape(-1).numpy(), np.float32(0.0))
+        for packing in self._sources[span][1]:
+            place = self.weights[packing.first : packing.first + packing.index.size]
+            np.take(flat, packing.index, out=place, mode="clip")
+        _, first, row_of = self._bias_sources[span]
+        self.biases[first + row_of] = bias.numpy()
+
+    def forward_index(self) -> NDArray[np.int64]:
+        """Which effective weight each packed weight of the first forward step is."""
+        return self._sources[0][1][0].index
 
     def arrays(self) -> tuple[Ints, Ints, Floats, Floats]:
         return self.blocks, self.taps, self.weights, self.biases
@@ -114,24 +123,12 @@ class NetworkPlan:
 
 def plan_network(module: nn.Module, input_shape: Shape) -> NetworkPlan | None:
     """The plan of a module that is a chain of known layers; None for any other."""
-    pieces = recognise(module, input_shape)
-    if pieces is None:
-        return None
-    spans: list[Span] = []
-    run: list[AffineLayer] = []
-    for piece in [*pieces, None]:
-        if isinstance(piece, AffineLayer):
-            run.append(piece)
-            continue
-        if not run:  # two ReLUs in a row, a ReLU on the input, or a network that ends in one
-            return None
-        spans += [Span(part, relu=False) for part in cut(run)]
-        spans[-1].relu = isinstance(piece, Rectifier)
-        run = []
-    return _build(spans)
+    spans = spans_of(module, input_shape)
+    return None if spans is None else build_plan(spans)
 
 
-def _build(spans: list[Span]) -> NetworkPlan:
+def build_plan(spans: list[Span]) -> NetworkPlan:
+    """The plan of spans, with the weights read."""
     from qll.kernels.simd import TILE, aligned_floats
 
     builder = _Builder(TILE)
@@ -154,6 +151,7 @@ def _build(spans: list[Span]) -> NetworkPlan:
         outputs=spans[-1].out_size,
         input_order=order,
         output_row=regions[-1].first,
+        output_rows=regions[-1].row_of,
         rows=builder.rows,
         forward_steps=forward,
         backward_steps=backward,

@@ -12,9 +12,18 @@ from itertools import pairwise
 from math import prod
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from qll.kernels.recognise import AffineLayer, Convolution, Dense, Reshape, Scale
+from qll.kernels.recognise import (
+    AffineLayer,
+    Convolution,
+    Dense,
+    Rectifier,
+    Reshape,
+    Scale,
+    Shape,
+    recognise,
+)
 
 
 @dataclass(eq=False)
@@ -118,3 +127,22 @@ def _is_scaled_after_reshape(part: list[AffineLayer]) -> bool:
         if reshaped and isinstance(layer, Scale):
             return True
     return False
+
+
+def spans_of(module: nn.Module, input_shape: Shape) -> list[Span] | None:
+    """The spans of a module that is a chain of known layers; None for any other."""
+    pieces = recognise(module, input_shape)
+    if pieces is None:
+        return None
+    spans: list[Span] = []
+    run: list[AffineLayer] = []
+    for piece in [*pieces, None]:
+        if isinstance(piece, AffineLayer):
+            run.append(piece)
+            continue
+        if not run:  # two ReLUs in a row, a ReLU on the input, or a network that ends in one
+            return None
+        spans += [Span(part, relu=False) for part in cut(run)]
+        spans[-1].relu = isinstance(piece, Rectifier)
+        run = []
+    return spans

@@ -1,0 +1,59 @@
+"""The first convolution with its ReLU, and the gradient of its weights, samples across lanes.
+
+Inputs and activations lie batch-major outside, one row a sample; a group of ``LANES`` samples is
+turned, computed and turned back while it is in the first-level cache.
+"""
+
+from __future__ import annotations
+
+from qll.kernels.chunk import empty_lanes, fill_lanes
+from qll.kernels.layers import BLOCK_FIELDS, TAP_FIELDS, run_step
+from qll.kernels.simd import LANES, fma, kernel, load, store, total
+
+
+@kernel
+def layer_forward(first, last, step, plan, x, order, out_order, lanes, rows, out):  # type: ignore[no-untyped-def]
+    """Activations of samples ``first .. last``."""
+    for begin in range(first, last, LANES):
+        count = min(LANES, last - begin)
+        fill_lanes(x, order, begin, count, lanes, 0)
+        run_step(step, plan, lanes, 0, rows)
+        empty_lanes(rows, 0, out_order, begin, count, out)
+
+
+@kernel
+def layer_gradient(  # type: ignore[no-untyped-def]
+    first, last, step, plan, x, order, gradient, out_order, lanes, rows, by_weight, by_bias
+):
+    """Adds the gradients of packed weights and biases, still spread over the lanes.
+
+    ``gradient`` is 0 where the ReLU is shut.
+    """
+    blocks, taps, _, _ = plan
+    height = step[0]
+    for begin in range(first, last, LANES):
+        count = min(LANES, last - begin)
+        fill_lanes(x, order, begin, count, lanes, 0)
+        fill_lanes(gradient, out_order, begin, count, rows, 0)
+        for place in range(0, len(out_order) * LANES, LANES):
+            for lane in range(count, LANES):  # lanes without a sample
+                rows[place + lane] = 0.0
+        for place in range(0, len(out_order) * LANES, LANES):
+            store(by_bias, place, load(by_bias, place) + load(rows, place))
+        for b in range(step[2], step[2] + step[1]):
+            block = b * BLOCK_FIELDS
+            here = blocks[block] * LANES
+            for t in range(blocks[block + 1], blocks[block + 2]):
+                row, weight = taps[TAP_FIELDS * t], taps[TAP_FIELDS * t + 1]
+                for i in range(taps[TAP_FIELDS * t + 2]):
+                    source = load(lanes, (row + i) * LANES)
+                    for k in range(height):
+                        place = (weight + i * height + k) * LANES
+                        part = fma(source, load(rows, here + k * LANES), load(by_weight, place))
+                        store(by_weight, place, part)
+
+
+@kernel
+def sum_lanes(spread, sums):  # type: ignore[no-untyped-def]
+    for i in range(len(sums)):
+        sums[i] += total(load(spread, i * LANES))
