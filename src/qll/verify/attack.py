@@ -144,7 +144,7 @@ def _attack(
             x, alive, aims[alive], _between(FIRST_HARDNESS, LAST_HARDNESS, step, plan.steps)
         )
         top = value.argmax(axis=1)
-        for row, i in enumerate(alive):
+        for row, i in enumerate(alive.tolist()):
             if value[row, top[row]] > best[i].value:
                 point = x[row, top[row]].astype(np.float64)
                 best[i] = Found(queries[i].clip(point), float(value[row, top[row]]))

@@ -66,7 +66,9 @@ class BoxProver:
         self.form = form
         self.crown = Crown(form, device=device)
         self.finisher = ChainProver(form) if compiled and available() and form.is_chain else None
-        self.dense = DenseChain(form) if compiled and available() and DenseChain.fits(form) else None
+        self.dense = (
+            DenseChain(form) if compiled and available() and DenseChain.fits(form) else None
+        )
 
     def prove(self, query: Query, deadline: float, search: Search) -> Outcome:
         with torch.no_grad():
@@ -76,7 +78,10 @@ class BoxProver:
 class _BoxRun:
     def __init__(self, prover: BoxProver, query: Query, deadline: float, search: Search) -> None:
         crown = self.crown = prover.crown
-        self.dense, self.finisher = prover.dense, prover.finisher
+        # The compiled paths read the outputs alone.
+        outputs_only = query.search.inputs is None
+        self.dense = prover.dense if outputs_only else None
+        self.finisher = prover.finisher if outputs_only else None
         self.query = query
         self.deadline = deadline
         self.search = search
@@ -181,7 +186,7 @@ class _BoxRun:
         return pool.take(keep), influence[keep]
 
     def bounder(self, lower: Tensor, upper: Tensor) -> Rows:
-        if self.dense is not None and self.inputs is None:
+        if self.dense is not None:
             value, coefficient = self.dense.rows(
                 lower.numpy(), upper.numpy(), self.rows[0].numpy(), self.constant[0].numpy()
             )

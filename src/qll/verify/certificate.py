@@ -20,6 +20,7 @@ import numpy as np
 
 from qll.audit import Answer, audit
 from qll.audit.check import BOUND, CASE, EMPTY, SPLIT, TIGHTEN
+from qll.audit.claim import ground
 from qll.audit.container import MAGIC, digest
 from qll.bounds.chain import Chain, Node
 from qll.bounds.groups import Groups
@@ -173,6 +174,13 @@ class Unwritable(Exception):
 def _header(query: Query, verdict: Verdict, subject: Subject) -> dict[str, Any]:
     network: Any = query.network
     mean, std = (None, None) if network.normalisation is None else network.normalisation
+    _, constraints, form = ground(
+        subject.text,
+        tuple(subject.parameters.items()),
+        subject.labels,
+        network.output_size,
+        tuple(network.input_shape),
+    )
     return {
         "format": 1,
         "verdict": str(verdict.status),
@@ -182,7 +190,7 @@ def _header(query: Query, verdict: Verdict, subject: Subject) -> dict[str, Any]:
         "text": subject.text,
         "parameters": dict(subject.parameters),
         "labels": None if subject.labels is None else list(subject.labels),
-        "ground": digest(repr((query.condition, list(query.constraints))).encode()),
+        "ground": digest(repr((form, constraints)).encode()),
         "region": digest(query.lower.tobytes(), query.upper.tobytes()),
         "tie_violates": query.tie_violates,
     }

@@ -1,4 +1,4 @@
-"""A condition compiled for search: its affine leaves as matrices, its max/min tree over leaf numbers.
+"""A condition compiled for search: affine leaves as matrices, a max/min tree over leaf numbers.
 
 The property holds at a point iff the value of the tree is <= 0. A *violation* chooses, at every
 maximum, one part and, at every minimum, all parts: a disjunction of conjunctions of affine
@@ -77,12 +77,12 @@ class Condition:
         lows, highs = [], []
         for m in range(self.leaves):
             floor = ceiling = Fraction(float(self.constant[m]))
-            for i in np.flatnonzero(self.outputs[m]):
+            for i in np.flatnonzero(self.outputs[m]).tolist():
                 c = Fraction(float(self.outputs[m, i]))
                 ends = c * Fraction(float(low[i])), c * Fraction(float(high[i]))
                 floor, ceiling = floor + min(ends), ceiling + max(ends)
             if self.inputs is not None:
-                for k in np.flatnonzero(self.inputs[m]):
+                for k in np.flatnonzero(self.inputs[m]).tolist():
                     term = Fraction(float(self.inputs[m, k])) * Fraction(float(x[k]))
                     floor, ceiling = floor + term, ceiling + term
             lows.append(floor)
@@ -94,10 +94,10 @@ class Condition:
         leaves = []
         for m in range(self.leaves):
             total = Fraction(float(self.constant[m]))
-            for i in np.flatnonzero(self.outputs[m]):
+            for i in np.flatnonzero(self.outputs[m]).tolist():
                 total += Fraction(float(self.outputs[m, i])) * Fraction(y[i])
             if self.inputs is not None:
-                for k in np.flatnonzero(self.inputs[m]):
+                for k in np.flatnonzero(self.inputs[m]).tolist():
                     total += Fraction(float(self.inputs[m, k])) * Fraction(float(x[k]))
             leaves.append(total)
         return _exact(self.tree, leaves)
@@ -203,7 +203,7 @@ class _Compiler:
 
 
 def _gather(parts: list[Tree], *, absorbing: bool) -> Tree:
-    """A maximum (absorbing True: violated as soon as one part is) or a minimum (absorbing False)."""
+    """A maximum (absorbing True: violated as soon as one part is) or a minimum (False)."""
     kept: list[Tree] = []
     kind = Any_ if absorbing else Both
     for part in parts:

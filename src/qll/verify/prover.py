@@ -16,6 +16,7 @@ import numpy as np
 
 from qll.bounds.chain import Chain, DualLanes, Node, evaluate
 from qll.bounds.dual import Rates
+from qll.errors import InputError
 from qll.networks.relu_form import ReluForm
 from qll.verify.condition import Array, Obligation, obligations
 from qll.verify.query import Query
@@ -104,6 +105,7 @@ class ChainProver:
         self.hidden = len(form.layers) - 1
         self.chains = [Chain(form, k, TILE) for k in range(1, self.hidden + 1)]
         self.buffers: dict[tuple[int, int], DualLanes] = {}
+        self.run_type: type[_Run] = _Run
         self.rates = Rates()
         self.warm = WARM
 
@@ -145,13 +147,37 @@ class ChainProver:
             if node.bound < old[0]:
                 node.bound, node.alpha, node.beta, node.weight, node.delta = old
 
+    def evaluate(self, nodes: Sequence[Node], query: Query, *, chain: Chain | None = None) -> Array:
+        """The float64 bounds of the nodes' multipliers."""
+        return evaluate(self.chain if chain is None else chain, nodes, query.lower, query.upper)
+
+    def objectives(self, query: Query) -> tuple[Array, Array]:
+        """Every leaf of the condition as an objective ``g = -leaf`` (a violation needs g < 0): rows
+        over the activations of the last hidden layer, and constants."""
+        last, condition = self.form.layers[-1], query.search
+        if condition.inputs is not None:
+            raise InputError(
+                "the compiled bounds were given a condition on the input",
+                expected="a condition on the outputs alone",
+                found="a condition that speaks of x",
+                fix="use GraphProver",
+            )
+        rows = -(condition.outputs @ last.terms[0][1])
+        offsets = -(condition.outputs @ last.bias + condition.constant)
+        return self.chain.spread(self.chain.layers - 1, rows), offsets
+
     def prove(
-        self, query: Query, deadline: float, search: Search, *, most_nodes: float = np.inf,
+        self,
+        query: Query,
+        deadline: float,
+        search: Search,
+        *,
+        most_nodes: float = np.inf,
         known: tuple[Sequence[Array], Sequence[Array]] | None = None,
     ) -> Outcome:
         """Decide the query by ``deadline`` (of `time.monotonic`) if possible, with at most
         ``most_nodes``; ``known`` are bounds of the hidden layers to start from."""
-        run = _Run(self, query, deadline, search)
+        run = self.run_type(self, query, deadline, search)
         run.most_nodes = most_nodes
         if known is not None:
             for k in range(self.hidden):
@@ -180,14 +206,8 @@ class _Run:
         self.outcome = Outcome()
         # Per hidden layer, the problem of each neuron's bound: (neuron, +1 lower or -1 upper).
         self.tightened: dict[int, dict[tuple[int, int], Node]] = {}
-        last = prover.form.layers[-1]
-        condition = query.search
-        weight = last.terms[0][1]
-        # A violation needs every leaf > 0, that is every objective g = -leaf < 0.
-        rows = -(condition.outputs @ weight)
-        self.rows = self.chain.spread(self.chain.layers - 1, rows)
-        self.offsets = -(condition.outputs @ last.bias + condition.constant)
-        magnitude = abs(self.rows).sum(axis=1) if rows.size else np.zeros(0)
+        self.rows, self.offsets = prover.objectives(query)
+        magnitude = abs(self.rows).sum(axis=1)
         reach = np.maximum(np.abs(self.low), np.abs(self.high))[
             self.chain.part(self.chain.layers - 1)
         ].max(initial=1.0)
@@ -278,7 +298,7 @@ class _Run:
             if not open_:
                 continue
             self.prover.ascend(self, open_, steps, chain=below)
-            bounds = evaluate(below, open_, self.query.lower, self.query.upper)
+            bounds = self.prover.evaluate(open_, self.query, chain=below)
             low, high = self.low.copy(), self.high.copy()
             for node, bound in zip(open_, bounds, strict=True):
                 node.bound = float(bound)
@@ -308,7 +328,7 @@ class _Run:
         self.prover.ascend(self, live, steps, target=target)
         hopeful = [n for n in live if n.bound > 0]
         if hopeful:
-            bounds = evaluate(self.chain, hopeful, self.query.lower, self.query.upper)
+            bounds = self.prover.evaluate(hopeful, self.query)
             for node, bound in zip(hopeful, bounds, strict=True):
                 node.bound = float(bound)
         for node in live:
@@ -337,8 +357,8 @@ class _Run:
                 return
             rounds += 1
             chosen, queue = queue[:16], queue[16:]
-            children = []
-            exact = []
+            children: list[Node] = []
+            exact: list[Node] = []
             for node, pair in zip(chosen, self.pick(chosen), strict=True):
                 if pair is None:
                     exact.append(node)
@@ -360,7 +380,7 @@ class _Run:
         out.proved = True
 
     def hunt(self, queue: list[Node], rounds: int) -> bool:
-        """Look for a violation from the relaxed minimisers of the worst nodes of a few obligations."""
+        """Look for a violation from the relaxed minimisers of the worst open nodes."""
         programmes = rounds & (rounds - 1) == 0  # rounds 0, 1, 2, 4, 8, ...
         by_label: dict[int, list[Node]] = {}
         for node in queue:
@@ -398,7 +418,8 @@ class _Run:
         limit = NARROW * min(int(widths[k]) for k in open_layers)
         parts = [self.chain.part(k) for k in open_layers if widths[k] <= limit]
         here = np.concatenate([np.flatnonzero(unstable[p]) + p.start for p in parts])
-        return here[np.argsort(-gap[here], kind="stable")][:count].tolist()
+        order = np.argsort(-gap[here], kind="stable")
+        return [int(n) for n in here[order][:count]]
 
     def child(self, node: Node, neuron: int, sign: int) -> Node:
         low, high, signs = node.low, node.high, node.sign.copy()
@@ -427,7 +448,7 @@ class _Run:
         self.prover.ascend(self, flat, self.effort.strong, target=SINGLE_MARGIN * self.scale)
         hopeful = [n for n in flat if n.bound > 0]
         if hopeful:
-            bounds = evaluate(self.chain, hopeful, self.query.lower, self.query.upper)
+            bounds = self.prover.evaluate(hopeful, self.query)
             for n, bound in zip(hopeful, bounds, strict=True):
                 n.bound = float(bound)
         best = [-np.inf] * len(nodes)
@@ -474,7 +495,7 @@ class _Run:
         if not problems:
             return
         self.prover.ascend(self, problems, self.effort.retighten)
-        bounds = evaluate(chain, problems, self.query.lower, self.query.upper)
+        bounds = self.prover.evaluate(problems, self.query)
         low, high = node.low.copy(), node.high.copy()
         for problem, bound in zip(problems, bounds, strict=True):
             slack = MARGIN * max(1.0, abs(bound))

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import ClassVar, TypeAlias
 
 import numpy as np
 
+from qll.kernels import available
 from qll.verify.attack import Found, Plan, SearchNetwork, attack
 from qll.verify.backend import BACKENDS, Backend, Budget
 from qll.verify.boxes import BoxProver
 from qll.verify.condition import Array, both
+from qll.verify.graph import GraphProver
 from qll.verify.judge import Judgement, Worth, judge
 from qll.verify.pattern import climb
 from qll.verify.prover import MARGIN, ChainProver, Outcome
 from qll.verify.query import Query
 from qll.verify.verdict import FLOAT_MARGIN_NOTE, Reason, Status, Verdict
+
+Prover: TypeAlias = ChainProver | BoxProver
 
 # Attack before proving: a short one that finds most counterexamples, then a longer one.
 FIRST = Plan(starts=2, steps=12)
@@ -37,6 +41,7 @@ class BranchAndBound(Backend):
     """Branch and bound with dual bounds."""
 
     name: ClassVar[str] = "bab"
+    choose: Callable[[Query], Prover] | None = None  # which prover takes a query; for tests
 
     def run(self, queries: Sequence[Query], budget: Budget) -> list[Verdict]:
         verdicts: list[Verdict | None] = [_trivial(query) for query in queries]
@@ -54,12 +59,15 @@ class BranchAndBound(Backend):
             share = (time.monotonic() - start) / len(left)
             for i in left:
                 spent[i] += share
-        prover: ChainProver | BoxProver | None = None
+        provers: dict[bool, Prover] = {}
         for i, query in enumerate(queries):
             start = time.monotonic()
             verdict = verdicts[i]
             if verdict is None:
-                prover = choose_prover(query) if prover is None else prover
+                key = query.search.inputs is None
+                if key not in provers:
+                    provers[key] = (self.choose or choose_prover)(query)
+                prover = provers[key]
                 verdict = self._prove(
                     prover, network, query, start + budget.seconds - spent[i], near.get(i)
                 )
@@ -82,7 +90,7 @@ class BranchAndBound(Backend):
 
     def _prove(
         self,
-        prover: ChainProver | BoxProver,
+        prover: Prover,
         network: SearchNetwork,
         query: Query,
         deadline: float,
@@ -114,10 +122,15 @@ class BranchAndBound(Backend):
         return replace(_as_verdict(outcome, ties), proof=(prover, outcome))
 
 
-def choose_prover(query: Query) -> ChainProver | BoxProver:
-    if query.form.input_size <= FEW_INPUTS:
-        return BoxProver(query.form)
-    return ChainProver(query.form)
+def choose_prover(query: Query) -> Prover:
+    """Boxes for few inputs; compiled lanes for chains; the torch reference for everything else."""
+    form = query.form
+    if form.input_size <= FEW_INPUTS:
+        return BoxProver(form)
+    compiled = available() and form.is_chain and len(form.layers) > 1
+    if compiled and query.search.inputs is None:
+        return ChainProver(form)
+    return GraphProver(form)
 
 
 def _as_verdict(outcome: Outcome, ties: list[Judgement]) -> Verdict:
