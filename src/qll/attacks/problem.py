@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -96,7 +96,7 @@ def other_points(
     return {name: t for name, t in given.items() if name in prop.sources and t is not None}
 
 
-def run_model(model: nn.Module, x: Tensor) -> Tensor:
+def run_model(model: Callable[[Tensor], object], x: Tensor) -> Tensor:
     """Outputs (batch, outputs); a network that gives something else is named here."""
     y = model(x)
     if not isinstance(y, Tensor) or y.dim() != 2 or len(y) != len(x):

@@ -11,10 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from qll.attacks.problem import Points
+from qll.attacks.problem import Points, run_model
 from qll.data.base import DataSet, Progress
 from qll.data.base import load as load_data
 from qll.errors import InputError, RunError
+from qll.kernels.forward import training_forward
 from qll.logics.base import Logic
 from qll.metrics import Evaluation, evaluate, prediction_accuracy
 from qll.property import Property
@@ -237,7 +238,7 @@ class Trainer:
         return row
 
     def _step(self, batch: _Batch, totals: _Totals) -> None:
-        y = self.model(batch.x)
+        y = run_model(training_forward(self.model, batch.x), batch.x)
         prediction = prediction_loss(y, batch.labels, self.data.task)
         self._check_finite(prediction, "prediction", batch)
         total = prediction

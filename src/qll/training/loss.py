@@ -18,6 +18,7 @@ from qll.attacks.base import Attack
 from qll.attacks.base import attack as read_attack
 from qll.attacks.problem import Engine, Points, other_points, run_model
 from qll.errors import InputError, RunError
+from qll.kernels.forward import training_forward
 from qll.logics.base import Logic
 from qll.logics.base import logic as read_logic
 from qll.property import Property
@@ -55,8 +56,9 @@ def property_term(
     logic: Logic | str,
 ) -> PropertyTerm:
     """Loss and margin of the property at points, in one pass of the network."""
-    y = run_model(model, points["x"])
-    y0 = run_model(model, x0) if "y0" in prop.sources else None
+    forward = training_forward(model, x0)
+    y = run_model(forward, points["x"])
+    y0 = run_model(forward, x0) if "y0" in prop.sources else None
     others = other_points(model, prop, points, x0=x0, y0=y0)
     losses = prop.loss(y, labels=labels, logic=logic, **others)
     with torch.no_grad():
@@ -106,7 +108,7 @@ class PropertyLoss:
 
     def __call__(self, model: nn.Module, x: Tensor, labels: Tensor) -> Tensor:
         """The number to minimise for this batch: call ``backward`` on it."""
-        y = run_model(model, x)
+        y = run_model(training_forward(model, x), x)
         if isinstance(self.task, str):
             prediction = prediction_loss(y, labels, self.task)
         else:
