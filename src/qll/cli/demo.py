@@ -1,0 +1,157 @@
+"""``qll demo``: the whole idea in a minute, without a download."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from torch import nn
+
+    from qll.attacks import AttackResult
+    from qll.data import DataSet
+    from qll.metrics import Evaluation, Share
+    from qll.property import Property
+    from qll.training.progress import Reporter
+
+PROPERTY = "not-both"
+LOGICS = ("baseline", "qll:5")
+# Small enough for a minute, large enough that the two networks predict alike.
+IMAGES, TEST_IMAGES, EPOCHS = 1000, 200, 12
+TRAINING = {"batch_size": 32, "learning_rate": 3e-3, "attack": "apgd:10,restarts=0"}
+JUDGING = "apgd:40,restarts=3"
+
+
+@dataclass(frozen=True, eq=False)
+class Trained:
+    """One of the two networks and what was found of it."""
+
+    logic: str
+    model: nn.Module
+    evaluation: Evaluation
+    attacked: AttackResult
+    seconds: float
+
+    @property
+    def security(self) -> Share:
+        from qll.metrics import Share
+
+        falsified = int(self.attacked.falsified.sum())
+        return Share(len(self.attacked.falsified) - falsified, len(self.attacked.falsified))
+
+
+def demo(
+    epochs: Annotated[int, typer.Option(help="Epochs for each of the two networks.")] = EPOCHS,
+    seed: Annotated[int, typer.Option(help="Seeds every random stream.")] = 0,
+    out: Annotated[Path | None, typer.Option(help="A folder for networks and pictures.")] = None,
+) -> None:
+    """Train with and without a property, attack both networks, compare.
+
+    Example: qll demo --out demo
+    """
+    import torch
+    from rich.console import Console
+
+    from qll.data import load as load_data
+    from qll.properties import load
+    from qll.training.progress import console_reporter
+
+    console = Console(highlight=False)
+    prop = load(PROPERTY)
+    show_formula(console, prop)
+    # Batches of 32 small images gain nothing from a second thread, and lose much on a busy machine.
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        data = load_data("dice-rendered", count_train=IMAGES, count_test=TEST_IMAGES)
+        console.print(f"\n{IMAGES} rendered dice to train on, {TEST_IMAGES} to test on.")
+        with console_reporter() as reporter:
+            found = [train_one(data, prop, logic, epochs, seed, reporter) for logic in LOGICS]
+        show_comparison(console, found)
+        if out is not None:
+            keep(out, data, found)
+            console.print(f"\nNetworks and pictures: {out}")
+    finally:
+        torch.set_num_threads(threads)
+
+
+def show_formula(console: Console, prop: Property) -> None:
+    console.print(prop.documentation, markup=False)
+    console.print(prop.show("unicode").split("\n\n")[-1].rstrip(), markup=False)
+
+
+def train_one(
+    data: DataSet, prop: Property, logic: str, epochs: int, seed: int, reporter: Reporter
+) -> Trained:
+    import torch
+
+    from qll.attacks import attack
+    from qll.training.config import resolve
+    from qll.training.loop import train
+
+    begun = time.perf_counter()
+    options = {**TRAINING, "logic": logic, "epochs": epochs, "seed": seed}
+    config = resolve(prop.name, data.name, options=options)
+    run = train(config, data=data, reporter=reporter)
+    x, labels = torch.from_numpy(data.test.images), torch.from_numpy(data.test.labels)
+    found = attack(JUDGING)(run.model, prop, x, labels, seed=seed)
+    return Trained(logic, run.model, run.evaluation, found, time.perf_counter() - begun)
+
+
+def show_comparison(console: Console, found: list[Trained]) -> None:
+    """The table. A verifier adds a row CSat: regions that are proved, at most CSec."""
+    from rich.table import Table
+
+    table = Table(title="The same network, trained without and with the property")
+    table.add_column("")
+    for one in found:
+        table.add_column(one.logic, justify="right")
+    rows: list[tuple[str, list[object]]] = [
+        ("PAcc: faces predicted right", [one.evaluation.pacc for one in found]),
+        ("CAcc: satisfied at random points", [one.evaluation.cacc for one in found]),
+        ("CSec: regions that an attack did not falsify", [one.security for one in found]),
+    ]
+    for name, values in rows:
+        table.add_row(name, *(str(value) for value in values))
+    table.add_row("seconds", *(f"{one.seconds:.0f}" for one in found))
+    console.print(table)
+    worst = found[0].attacked.margins.min().item()
+    console.print(
+        f"Worst violation of the {found[0].logic}: two opposite faces predicted with logits of at "
+        f"least {-worst:.2f}."
+        if worst < 0
+        else "No violation was found; that proves nothing: 'qll verify' does."
+    )
+
+
+def keep(out: Path, data: DataSet, found: list[Trained]) -> None:
+    from qll.data.pictures import save_comparison
+    from qll.networks.onnx_writer import export_onnx
+    from qll.training.files import write_error
+
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise write_error(out, error) from error
+    for one in found:
+        name = one.logic.replace(":", "")
+        export_onnx(one.model.eval(), out / f"{name}.onnx", input_shape=data.shape)
+        worst = one.attacked.margins.argsort()[:4]
+        save_comparison(
+            out / f"{name}.png",
+            data.test.images[worst.numpy()],
+            one.attacked.x[worst].numpy(),
+            captions=[
+                f"{'violated' if m < 0 else 'not falsified'}, margin {m:.3g}"
+                for m in one.attacked.margins[worst].tolist()
+            ],
+        )
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(demo)
