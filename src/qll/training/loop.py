@@ -56,16 +56,17 @@ def train(
     ``model`` starts from a network of yours instead of a new one; ``data`` likewise. Ctrl-C ends
     the run after the last finished epoch, exported and resumable, and is raised again.
     """
-    folder = None
-    if out is not None:
-        folder = RunFolder.open(out) if resume else RunFolder.create(out, config)
-        if resume:
-            check_same(folder, config)
+    if out is not None and resume:
+        check_same(RunFolder.open(out), config)
+    elif out is not None:
+        RunFolder(out).check_new()
     data = load_configured(config, progress=download) if data is None else data
-    trainer = Trainer(config, data, model, folder, reporter or Silent())
-    if folder is None:
+    trainer = Trainer(config, data, model, None, reporter or Silent())
+    if out is None:
         return trainer.run()
-    with folder.locked():
+    # Everything that can be wrong with the request has been looked at: now the folder.
+    trainer.folder = RunFolder.open(out) if resume else RunFolder.create(out, config)
+    with trainer.folder.locked():
         return trainer.run()
 
 

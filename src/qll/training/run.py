@@ -54,14 +54,7 @@ class RunFolder:
     def create(cls, path: str | Path, config: TrainConfig) -> RunFolder:
         """A new run; a folder that holds one already is refused."""
         run = cls(path)
-        if run.config_path.exists():
-            raise RunError(
-                "this folder holds a run already",
-                where=str(run.path),
-                expected="a new folder, or --resume",
-                found="config.json",
-                fix="pass --resume to go on with it, or choose another folder with --out",
-            )
+        run.check_new()
         try:
             run.checkpoints.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -70,6 +63,16 @@ class RunFolder:
         # Last: a folder with a config.json is a run.
         write_json(run.config_path, json.loads(config.model_dump_json()))
         return run
+
+    def check_new(self) -> None:
+        if self.config_path.exists():
+            raise RunError(
+                "this folder holds a run already",
+                where=str(self.path),
+                expected="a new folder, or --resume",
+                found="config.json",
+                fix="pass --resume to go on with it, or choose another folder with --out",
+            )
 
     @classmethod
     def open(cls, path: str | Path) -> RunFolder:
