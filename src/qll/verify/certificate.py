@@ -293,7 +293,8 @@ class _Writer:
                     self.kinds.append((BOUND, 0))
                     self._problem(leaf, splits)
                     weight = np.maximum(leaf.weight.astype(np.float64), LEAST_WEIGHT)
-                    self.weights.append(weight if weight.size > 1 else np.ones(1))
+                    # Delta and beta are on the scale of the mixture.
+                    self.weights.append(weight / weight.sum())
                 continue
             step = items[0][0][depth]
             if step.tightened:
