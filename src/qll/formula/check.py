@@ -63,13 +63,7 @@ class _Checker:
             units.convert(parameter.name, parameter.unit, parameter.default, _place(parameter.span))
         declared = self.specification.outputs
         if declared is not None and not 1 <= declared <= MAX_OUTPUTS:
-            raise _error(
-                "this is no number of outputs",
-                f"a number from 1 to {MAX_OUTPUTS:,}",
-                f"{declared}",
-                "write outputs 10",
-                None,
-            )
+            raise wrong_outputs(declared, None)
         for item in self.specification.sets:
             if item.name in BUILT_IN_SETS:
                 raise _error(
@@ -80,7 +74,7 @@ class _Checker:
                     item,
                 )
             self._domain(item.domain, f"set '{item.name}'")
-            self.sets[item.name] = item.domain
+            self.sets[item.name] = self.sets.get(item.domain.name or "", item.domain)
         for definition in self.specification.definitions:
             self._distinct(definition.arguments, definition)
             self._walk(definition.body, dict.fromkeys(definition.arguments), True)
@@ -452,6 +446,16 @@ class _Checker:
                         "constrain x2 where x2 is bound",
                         entry,
                     )
+
+
+def wrong_outputs(declared: int, where: str | None) -> FormulaError:
+    return FormulaError(
+        "this is no number of outputs",
+        expected=f"a number from 1 to {MAX_OUTPUTS:,}",
+        found=f"{declared}",
+        fix="write outputs 10, say",
+        where=where,
+    )
 
 
 def _place(span: object) -> str | None:

@@ -37,9 +37,7 @@ def parse_specification(
             name, error.line, error.column, f"'{error.token}'", error.accepts or error.expected
         ) from error
     except UnexpectedCharacters as error:
-        raise _unexpected(
-            name, error.line, error.column, f"'{error.char}'", error.allowed or set()
-        ) from error
+        raise _unexpected(name, error.line, error.column, f"'{error.char}'", ()) from error
     _check_depth(tree, name)
     try:
         specification = Builder(name, _documentation(text)).transform(tree)
@@ -97,7 +95,7 @@ def _check_depth(tree: Tree[Token], name: str) -> None:
                 "this formula is nested too deeply",
                 expected=f"at most {MAX_DEPTH} levels",
                 found="more",
-                fix="name parts of it with 'define', or write a flat conjunction",
+                fix="write flat conjunctions and sums",
                 where=f"{name}:{node.meta.line}:{node.meta.column}",
             )
         stack.extend((child, depth + 1) for child in node.children if isinstance(child, Tree))
@@ -123,7 +121,7 @@ def _expected(terminals: Any) -> str:
     words = sorted({_READABLE.get(str(t), str(t)) for t in terminals})
     if "'not'" in words and "a name" in words:
         return "a formula or a quantity"
-    return " or ".join(words) if words else "something else"
+    return " or ".join(words) if words else "a word or a sign of the language"
 
 
 def _unexpected(name: str, line: int, column: int, found: str, terminals: Any) -> FormulaError:

@@ -59,8 +59,8 @@ from qll.formula.nodes import (
     Sum,
 )
 
-# A formula whose unfolding is larger than this is refused: it would not fit in memory anyway.
-MAX_GROUND_NODES = 4_000_000
+# A formula whose unfolding is larger than this is refused: it would take minutes and gigabytes.
+MAX_GROUND_NODES = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,9 @@ class Grounder:
         self.values = values
         self.shape = shape
         self.top_is_unit = top_is_unit
-        self.sets = {s.name: s.domain for s in specification.sets}
+        self.sets: dict[str, IndexSet] = {}
+        for item in specification.sets:  # a set may stand for one above it
+            self.sets[item.name] = self.sets.get(item.domain.name or "", item.domain)
         self.definitions = {d.name: d for d in specification.definitions}
         self._labels: frozenset[int] | None = None
         self._nodes = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from lark import Token, v_args
@@ -9,6 +10,7 @@ from lark.visitors import Transformer_NonRecursive
 
 from qll.errors import FormulaError
 from qll.formula import build
+from qll.formula.check import MAX_OUTPUTS, wrong_outputs
 from qll.formula.nodes import (
     Ball,
     Box,
@@ -125,6 +127,8 @@ class Builder(Transformer_NonRecursive):  # type: ignore[type-arg]
 
     def outputs_declaration(self, meta: Any, items: list[Any]) -> None:
         self._outputs = self._integer(items[0])
+        if not 1 <= self._outputs <= MAX_OUTPUTS:
+            raise wrong_outputs(self._outputs, str(self._span(meta)))
 
     def parameter_declaration(self, meta: Any, items: list[Any]) -> None:
         name, unit, default = str(items[0]), str(items[1]), self._quantity(items[2])
@@ -385,7 +389,16 @@ class Builder(Transformer_NonRecursive):  # type: ignore[type-arg]
 
     def number(self, meta: Any, items: list[Any]) -> Quantity:
         text = str(items[0])
-        value = float("inf") if text in ("inf", "∞") else float(text)
+        infinite = text in ("inf", "∞")
+        value = math.inf if infinite else float(text)
+        if math.isinf(value) and not infinite:
+            raise FormulaError(
+                "this number is too large",
+                expected="a number below 1e308",
+                found=text if len(text) < 20 else f"{len(text)} digits",
+                fix="write inf if that is meant",
+                where=str(self._span(meta)),
+            )
         return Number(value, span=self._span(meta))
 
     def entry(self, meta: Any, items: list[Any]) -> Quantity:
