@@ -139,7 +139,9 @@ class _Layer(torch.autograd.Function):
         plan = layer.plan
         plan.set_weights(0, weight.detach(), bias.detach())
         points = np.ascontiguousarray(x.detach().numpy())
-        out = np.empty((len(points), plan.outputs), dtype=np.float32)
+        # Memory of torch, which is aligned: its products round differently on other addresses.
+        result = torch.empty(len(points), plan.outputs)
+        out = result.numpy()
 
         def work(first: int, last: int) -> None:
             lanes, rows = layer.room()
@@ -151,7 +153,7 @@ class _Layer(torch.autograd.Function):
 
         in_parts(len(points), work)
         ctx.layer, ctx.points, ctx.out = layer, points, out
-        return torch.from_numpy(out)
+        return result
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[None, None, Tensor, Tensor]:
@@ -182,4 +184,4 @@ class _Layer(torch.autograd.Function):
         by_weight = np.bincount(layer.weight_index, packed, minlength=shape.numel() + 1)
         by_weight = by_weight[: shape.numel()].astype(np.float32).reshape(shape)
         by_bias = by_row[plan.output_rows]
-        return None, None, torch.from_numpy(by_weight), torch.from_numpy(by_bias)
+        return None, None, torch.tensor(by_weight), torch.tensor(by_bias)
