@@ -91,6 +91,9 @@ def draw_figures(
             )
         with _pyplot() as plt:
             figure = _DRAWERS[name](plt, dice)
+            # Laid out once: else each format would move things a little.
+            figure.draw_without_rendering()
+            figure.set_layout_engine("none")
             for extension in formats:
                 written.append(write(out / f"{name}.{extension}", _encode(figure, extension)))
     return written

@@ -13,7 +13,7 @@ from qll.reports.table_text import (
 )
 from qll.reports.tables import Row, Stat, Table
 
-_PREAMBLE = r"""% \usepackage{tabularray,siunitx,nicefrac,xcolor,amssymb}
+_PREAMBLE = r"""% \usepackage{tabularray,siunitx,nicefrac,xcolor,amssymb,graphicx}
 % \UseTblrLibrary{booktabs,siunitx}
 \providecommand*\QllAbove{\textsuperscript{$\blacktriangle$}}
 \providecommand*\QllBelow{\textsuperscript{$\blacktriangledown$}}
@@ -88,11 +88,15 @@ def _opening(table: Table, layout: str, bold: list[int], grey: list[int]) -> lis
     noted = [
         f"  note{{{used[2 + k]}}}={{{escape(note)}.}}," for k, note in enumerate(table.notes()[:24])
     ]
-    styles = [f"  row{{{','.join(map(str, bold))}}}={{font=\\bfseries}},"] if bold else []
+    # The first two columns span rows, and are not bold because their first row is.
+    across = f"{{3-{3 + len(columns)}}}"
+    styles = [f"  cell{{{','.join(map(str, bold))}}}{across}={{font=\\bfseries}},"] if bold else []
+    first = "*{2}{Q[l, m, cmd=\\rotatebox{90}]}" if layout == "long" else "ll"
     styles += [f"  row{{{','.join(map(str, grey))}}}={{fg=gray}},"] if grey else []
     return [
         r"\begin{table}",
         r"\centering" + (r"\tiny" if layout == "long" else r"\scriptsize"),
+        r"\sisetup{uncertainty-mode=separate, detect-weight=true, mode=text}",
         r"\begin{talltblr}",
         "[",
         f"  caption={{{escape(caption)}}},",
@@ -102,9 +106,9 @@ def _opening(table: Table, layout: str, bold: list[int], grey: list[int]) -> lis
         *noted,
         "]",
         "{",
-        f"  colspec={{lll*{{{len(columns)}}}{{S[table-format=3.1(2.1)]}}}},",
+        f"  colspec={{{first}l*{{{len(columns)}}}{{S[table-format=3.1(2.1)]}}}},",
         "  rowsep=1pt,",
-        r"  row{1}={guard, font=\bfseries, mode=text},",
+        r"  row{1}={guard, font=\bfseries, mode=text, cmd=},",
         "  row{2}={guard, mode=text},",
         *styles,
         "}",
@@ -156,7 +160,13 @@ def _has_published(table: Table, row: Row) -> bool:
 def _lead(row: Row, height: int, layout: str) -> str:
     top, _, bottom = epsilon_text(row.epsilon).partition("/")
     epsilon = rf"\nicefrac{{{top}}}{{{bottom}}}" if bottom else escape(top)
-    name = rf"{{{escape(property_name(row.prop))}\\($\varepsilon={epsilon}$)}}"
+    words = escape(property_name(row.prop))
+    if layout == "long":  # turned, because the table is wide: two short lines
+        break_at = words.find(" ", len(words) // 2)
+        first, last = (words[:break_at], words[break_at + 1 :]) if break_at > 0 else (words, "")
+        name = rf"\shortstack[l]{{{first}\\{last} ($\varepsilon={epsilon}$)}}"
+    else:
+        name = rf"{{{words}\\($\varepsilon={epsilon}$)}}"
     return (
         rf"\SetCell[r={height}]{{l}} {name} & \SetCell[r={height}]{{l}} "
         rf"{escape(data_name(row.data))} "

@@ -1,0 +1,254 @@
+"""Records to tables: statistics, layouts, comparison with published figures, damaged records."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import statistics
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from synthetic_runs import write_grid, write_run
+from typer.testing import CliRunner
+
+from qll.cli.main import build_app
+from qll.errors import InputError, RunError
+from qll.reports.page import embed, write_report
+from qll.reports.paper import Paper, Published, read_paper
+from qll.reports.records import read_run, read_runs
+from qll.reports.table_latex import escape, latex
+from qll.reports.table_text import comparison_markdown, csv_text, epsilon_text, markdown
+from qll.reports.tables import Stat, build_table, kendall_tau, rankings
+from qll.reports.witnesses import read_witnesses
+
+
+def _set_share(path: Path, name: str, good: int, total: int) -> None:
+    file = path / "evaluation.json"
+    values = json.loads(file.read_text())
+    values[name] = {"good": good, "total": total, "share": good / total}
+    file.write_text(json.dumps(values))
+
+
+@pytest.fixture
+def three_seeds(tmp_path: Path) -> Path:
+    """QLL 5 and a baseline on not-both, three seeds each, with known accuracies."""
+    for logic, accuracies in (("qll:5", (80, 85, 93)), ("baseline", (90, 90, 90))):
+        for seed, good in enumerate(accuracies):
+            path = tmp_path / f"{logic[:3]}-{seed}"
+            write_run(path, "not-both", "dice", logic, seed, verified=0.5 if seed else 0.6)
+            _set_share(path, "pacc", good, 100)
+    return tmp_path
+
+
+def test_mean_and_sample_deviation(three_seeds: Path) -> None:
+    table = build_table(read_runs([three_seeds]))
+    baseline, ours = table.rows
+    assert (baseline.name, ours.name) == ("Baseline", "QLL 5")
+    found = ours.stat("PAcc")
+    assert found is not None and found.deviation is not None
+    assert found.mean == pytest.approx(86.0)
+    assert found.deviation == pytest.approx(statistics.stdev([80, 85, 93]))
+    assert str(found) == "86.0 ± 6.6"
+    assert baseline.stat("CSec_self") is None
+
+
+def test_one_seed_has_no_deviation() -> None:
+    assert str(Stat.of([97.25])) == "97.2"
+    assert Stat.of([]) is None
+
+
+def test_csat_is_counted_from_the_verdicts_at_the_judged_epsilon(tmp_path: Path) -> None:
+    write_run(tmp_path / "run", "not-both", "dice", "qll:5", 0)
+    run = read_run(tmp_path / "run")
+    counted = json.loads((tmp_path / "run/verdicts-full.json").read_text())["verdicts"]
+    statuses = [verdict["status"] for verdict in counted]
+    assert run.figures["CSat"] == pytest.approx(statuses.count("verified"))
+    assert run.figures["unknown"] == pytest.approx(statuses.count("unknown"))
+    # Verdicts at another epsilon are not CSat.
+    for name in ("full", "half"):
+        path = tmp_path / f"run/verdicts-{name}.json"
+        path.write_text(json.dumps({"epsilon": 0.5, "verdicts": counted}))
+    assert read_run(tmp_path / "run").figures["CSat"] is None
+
+
+def test_best_row_has_the_largest_product(tmp_path: Path) -> None:
+    for logic, good, verified in (("dl2", 99, 0.30), ("qll:5", 80, 0.60), ("stl:5", 60, 0.61)):
+        path = tmp_path / logic.replace(":", "")
+        write_run(path, "not-both", "dice", logic, 0, verified=verified)
+        _set_share(path, "pacc", good, 100)
+    table = build_table(read_runs([tmp_path]))
+    assert [row.name for row in table.best()] == ["QLL 5"]
+    assert "**QLL 5**" in markdown(table, "short")
+    assert "**DL2**" not in markdown(table, "short")
+
+
+def test_departure_is_marked_outside_of_the_published_deviation(three_seeds: Path) -> None:
+    key = ("not-both", "dice", "qll", 5.0)
+    rows = {key: {"PAcc": Published(80.0, 2.0), "CSat": Published(50.0, 30.0)}}
+    table = build_table(read_runs([three_seeds]), Paper(rows))
+    text = markdown(table, "long")
+    assert "86.0 ± 6.6** (80.0 ± 2.0 ▲6.0)" in text or "86.0 ± 6.6 (80.0 ± 2.0 ▲6.0)" in text
+    assert "(50.0 ± 30.0)" in text  # within: no mark
+    assert r"86.0+-6.6\QllAbove" in latex(table, "long")
+    assert "| PAcc | 0 of 1 rows | +6.0" in comparison_markdown(table)
+    assert "| CSat | 1 of 1 rows | none |" in comparison_markdown(table)
+
+
+def test_another_epsilon_is_not_compared(tmp_path: Path) -> None:
+    write_run(tmp_path / "run", "not-both", "dice", "qll:5", 0)
+    config = json.loads((tmp_path / "run/config.json").read_text())
+    config["parameters"]["epsilon"] = 0.05
+    (tmp_path / "run/config.json").write_text(json.dumps(config))
+    rows = {("not-both", "dice", "qll", 5.0): {"PAcc": Published(80.0, 2.0)}}
+    table = build_table(read_runs([tmp_path]), Paper(rows))
+    assert table.published(table.rows[0], "PAcc") is None
+    assert any("epsilon 0.05" in note for note in table.notes())
+
+
+def test_short_runs_say_so_in_every_table(tmp_path: Path) -> None:
+    write_run(tmp_path / "run", "not-both", "dice", "qll:5", 0, epochs=20)
+    table = build_table(read_runs([tmp_path]))
+    texts = [markdown(table, "short"), markdown(table, "long"), csv_text(table)]
+    texts += [latex(table, "short"), latex(table, "long")]
+    for text in texts:
+        assert "short run: 20 epochs instead of 100" in text
+
+
+def test_csv_holds_what_the_rows_hold(three_seeds: Path) -> None:
+    table = build_table(read_runs([three_seeds]))
+    lines = list(csv.DictReader(io.StringIO(csv_text(table))))
+    assert [line["logic"] for line in lines] == ["baseline", "qll"]
+    assert float(lines[1]["PAcc_mean"]) == pytest.approx(86.0)
+    assert lines[1]["seeds"] == "0 1 2"
+    assert lines[1]["hardness"] == "5.0"
+
+
+def test_short_layout_keeps_one_hardness(tmp_path: Path) -> None:
+    write_grid(tmp_path, seeds=1, epochs=2, pairs=1)
+    table = build_table(read_runs([tmp_path]))
+    assert [row.name for row in table.rows if row.logic == "qll"] == [
+        "QLL 1",
+        "QLL 2",
+        "QLL 5",
+        "QLL 10",
+    ]
+    assert [row.name for row in table.short().rows if row.logic == "qll"] == ["QLL 5"]
+
+
+def test_damaged_unfinished_and_doubled_runs_are_named(tmp_path: Path) -> None:
+    write_run(tmp_path / "good", "not-both", "dice", "qll:5", 0)
+    write_run(tmp_path / "again", "not-both", "dice", "qll:5", 0, finished=False)
+    write_run(tmp_path / "open", "not-both", "dice", "qll:5", 1, finished=False)
+    write_run(tmp_path / "torn", "not-both", "dice", "qll:5", 2)
+    (tmp_path / "torn/evaluation.json").write_text('{"pacc": ')
+    write_run(tmp_path / "wrong", "not-both", "dice", "qll:5", 3)
+    (tmp_path / "wrong/verdicts-full.json").write_text('{"epsilon": 1, "verdicts": [{}]}')
+    records = read_runs([tmp_path])
+    assert {item.path.name for item in records.left_out} == {"again", "torn", "wrong"}
+    assert {run.name: run.state for run in records.runs} == {
+        "good": "finished",
+        "open": "unfinished",
+    }
+    assert len(build_table(records).rows) == 1
+    assert len(build_table(records).rows[0].runs) == 1
+
+
+def test_nothing_to_report(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="there is no run to report"):
+        read_runs([tmp_path])
+    with pytest.raises(RunError, match="there is no such folder"):
+        read_runs([tmp_path / "absent"])
+
+
+@pytest.mark.parametrize("content", ["", "[{}]", '{"a": 1}', '[{"constraint": 1}]'])
+def test_bad_published_results(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "results.json"
+    path.write_text(content)
+    with pytest.raises(InputError, match="published results cannot be read"):
+        read_paper(path)
+
+
+def test_published_results_of_the_paper(shared: Path) -> None:
+    paper = read_paper(shared / "paper" / "results.json")
+    assert len(paper.rows) == 52
+    found = paper.get(("not-both", "dice", "yager", 2.0), "CSat")
+    assert found == Published(11.8, 11.3)
+
+
+def test_ranking_of_logics() -> None:
+    assert kendall_tau([1, 2, 3, 4], [4, 3, 2, 1]) == -1.0
+    assert kendall_tau([1, 2, 3], [1, 3, 2]) == pytest.approx(1 / 3)
+    assert np.isnan(kendall_tau([1, 1], [1, 2]))
+
+
+def test_ranking_names_both_orders(tmp_path: Path) -> None:
+    published = {}
+    for logic, verified, theirs in (("dl2", 0.9, 10.0), ("qll:5", 0.2, 90.0)):
+        path = tmp_path / logic[:3]
+        write_run(path, "not-both", "dice", logic, 0, verified=verified)
+        _set_share(path, "pacc", 90, 100)
+        name, _, hardness = logic.partition(":")
+        key = ("not-both", "dice", name, float(hardness) if hardness else None)
+        published[key] = {"PAcc": Published(90, 1), "CSat": Published(theirs, 1)}
+    (ranking,) = rankings(build_table(read_runs([tmp_path]), Paper(published)))
+    assert (ranking.ours, ranking.theirs) == (("DL2", "QLL 5"), ("QLL 5", "DL2"))
+    assert ranking.tau == -1.0 and not ranking.same_best
+
+
+def test_text_cannot_break_out_of_the_page_or_the_table(tmp_path: Path) -> None:
+    assert "</script>" not in embed({"name": "</script><script>alert(1)"})
+    assert escape("a_b & 5 % #1 {x}") == r"a\_b \& 5 \% \#1 \{x\}"
+    path = tmp_path / "<img src=x onerror=alert(1)>"
+    write_run(path, "not-both", "dice", "qll:5", 0)
+    (path / "failure.json").write_text(json.dumps({"reason": "<script>alert(2)</script>"}))
+    write_run(tmp_path / "other", "not-both", "dice", "dl2", 0)
+    write_report(read_runs([tmp_path]), tmp_path / "out", title="<b>synthetic</b>")
+    page = (tmp_path / "out/index.html").read_text()
+    assert "<img src=x" not in page and "<script>alert" not in page and "<b>synthetic" not in page
+
+
+def test_witnesses_are_read_with_outputs_before_and_after(tmp_path: Path) -> None:
+    write_run(tmp_path / "run", "not-both", "dice", "qll:5", 0)
+    shown, total = read_witnesses(read_run(tmp_path / "run"), most=2)
+    assert (len(shown), total) == (2, 3)
+    assert shown[0].labels == (0, 1, 2) and len(shown[0].after) == 6
+    assert shown[0].before is not None and shown[0].largest == pytest.approx(0.1, abs=1e-6)
+    (tmp_path / "run/counterexamples.npz").write_bytes(b"PK\x03\x04 damaged")
+    with pytest.raises(RunError, match="witnesses of a run cannot be read"):
+        read_witnesses(read_run(tmp_path / "run"), most=2)
+    write_report(read_runs([tmp_path]), tmp_path / "out")  # and the report is made all the same
+    assert "witnesses of a run cannot be read" in (tmp_path / "out/index.html").read_text()
+
+
+def test_epsilon_is_written_as_it_is_meant() -> None:
+    assert [epsilon_text(e) for e in (4 / 255, 0.1, 2 / 255, None)] == [
+        "4/255",
+        "0.1",
+        "2/255",
+        "none",
+    ]
+
+
+def test_command_writes_everything(three_seeds: Path, tmp_path: Path) -> None:
+    out = tmp_path / "report"
+    result = CliRunner().invoke(build_app(), ["report", str(three_seeds), "--out", str(out)])
+    assert result.exit_code == 0, result.output
+    assert {path.name for path in out.iterdir()} == {
+        "index.html",
+        "table-short.md",
+        "table-long.md",
+        "table-short.tex",
+        "table-long.tex",
+        "table.csv",
+    }
+
+
+def test_the_whole_grid_in_twenty_seconds(tmp_path: Path) -> None:
+    """260 synthetic runs of 100 epochs with 52,000 verdicts, in CPU time: the machine is shared."""
+    assert write_grid(tmp_path / "runs") == 260
+    begun = time.process_time()
+    write_report(read_runs([tmp_path / "runs"]), tmp_path / "out", title="synthetic records")
+    assert time.process_time() - begun < 20
