@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 from torch import nn
@@ -137,3 +139,27 @@ def test_hooks_and_double_precision_go_to_autograd() -> None:
     assert "hook" in str(reason(x))
     handle.remove()
     assert callable(reason(x)) and "float64" in str(reason(x.double()))
+
+
+def test_resumed_equals_uninterrupted_with_the_kernels(tmp_path: Path) -> None:
+    from qll.training.config import resolve
+    from qll.training.loop import train
+    from qll.training.progress import Silent
+    from qll.training.run import RunFolder
+
+    class Stop(Silent):
+        def epoch(self, row: object) -> None:
+            raise KeyboardInterrupt
+
+    options = {
+        "logic": "stl:5", "epochs": 3, "steps": 4, "batch_size": 40, "engine": "compiled",
+        "data_options": {"count_train": 100, "count_test": 16},
+    }  # fmt: skip
+    config = resolve("exactly-one", "dice-rendered", options=options)
+    train(config, tmp_path / "whole")
+    with pytest.raises(KeyboardInterrupt):
+        train(config, tmp_path / "parts", reporter=Stop())
+    assert len(RunFolder(tmp_path / "parts").rows()) == 1
+    train(config, tmp_path / "parts", resume=True)
+    for name in ("checkpoints/epoch-000003.safetensors", "model.onnx", "evaluation.json"):
+        assert (tmp_path / "whole" / name).read_bytes() == (tmp_path / "parts" / name).read_bytes()

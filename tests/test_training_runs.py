@@ -431,3 +431,19 @@ def test_methods_are_found_by_name_and_may_act_after_a_step() -> None:
     assert acted == ["step"] * 3 + ["finish"]
     assert not run.model[-1].bias.any()  # type: ignore[index, union-attr]
     assert isinstance(run.evaluation, qll.metrics.Evaluation)  # type: ignore[attr-defined]
+
+
+def test_a_live_bar_on_a_terminal() -> None:
+    import io
+
+    from rich.console import Console
+
+    from qll.training.progress import LiveBar
+
+    shown = io.StringIO()
+    bar = LiveBar(Console(file=shown, force_terminal=True, width=160))
+    with bar.bars:
+        train(config(epochs=2), reporter=bar)
+    text = shown.getvalue()
+    for word in ("not-both", "epoch", "2/2", "PAcc", "CSec", "lambda", "eta"):
+        assert word in text
