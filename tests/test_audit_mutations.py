@@ -1,8 +1,8 @@
 """Damaged certificates. Damage to the claim, the tree or the bytes must be rejected, every time.
 
 Damage to multipliers need not be: any multipliers prove what they prove, and a checker that
-recomputes bounds may find that the changed ones still suffice. Those are counted apart, and each must
-still be a proof of the *original*, true claim.
+recomputes bounds may find that the changed ones still suffice. Those are counted apart, and each
+must still be a proof of the *original*, true claim.
 """
 
 from __future__ import annotations
