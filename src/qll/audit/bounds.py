@@ -19,8 +19,8 @@ total coefficient (the multipliers delta are made to sum to 0, whatever they are
 longest (see `qll.audit.network`), a float coefficient vector fl(B M) differs from the exact ``B W``
 by at most ``|B| (R + g |M|)`` by entries, which changes f by at most ``|B| (R + g |M|) U`` where U
 bounds the sizes of what it multiplies (activations on the whole box; inputs: |mid| + rad). Rounding
-in ``B . bias`` is at most ``g |B| |bias|``, in ``q . mid - |q| . rad`` at most g times ``|q| U``, at
-most ``|B| |M| U (1 + g)``. In groups, with w_c the sum of |B_i W_ic| over the group of copy c:
+in ``B . bias`` is at most ``g |B| |bias|``, in ``q . mid - |q| . rad`` at most ``g |q| U``, that is
+``g |B| |M| U (1 + g)``. In groups, with w_c the sum of |B_i W_ic| over the group of copy c:
 own coefficients err by g w_c, totals and shares by g each of w_c, |d| and |delta|, the subtracted
 chords by g w_c, subset sums by g of all these and of |A_i W_ic| and |A_i bias_i|: at most 12 such
 terms. So, with ``cost = (R + 16 g |M|) U + bias radius + 16 g |bias|``, the error is at most

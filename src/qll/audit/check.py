@@ -10,7 +10,7 @@ stand a domain (a box, splits, proved bounds) and what a violation needs there: 
 > 0, and disjunctions of which a part must hold. An inner node splits a neuron at 0, halves an
 input, takes every part of a disjunction, or proves better bounds of neurons from those known
 before. A leaf shows that the domain is empty, or that a non-negative combination of the needed
-atoms is negative on all of it (`qll.audit.bounds`). Every path ends in a leaf, or nothing is proved.
+atoms is negative on all of it (`qll.audit.bounds`). Every path ends in a leaf, or it is no proof.
 """
 
 from __future__ import annotations
@@ -265,10 +265,8 @@ def audit(data: bytes, network: bytes) -> Answer:
             require(verdict == "verified", f"a verdict '{verdict}'")
             with np.errstate(all="ignore"):
                 Proof(claim, _NETWORKS[key], arrays).run()
-    except NotConfirmed as error:
-        return Answer(verdict, False, str(error))
-    except QllError as error:
-        return Answer(verdict, False, f"the property cannot be read: {error.what}")
+    except (NotConfirmed, QllError) as error:
+        return Answer(verdict, False, getattr(error, "what", str(error)))
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         return Answer(verdict, False, f"damaged: {type(error).__name__}: {error}")
     return Answer(verdict, True, "proved" if verdict == "verified" else "replayed")

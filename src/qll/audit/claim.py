@@ -24,13 +24,14 @@ from qll.formula.slack import hard_form
 
 # How the property is violated: an atom's number (it is > 0), a constant, all parts or any part.
 Tree: TypeAlias = "bool | int | tuple[str, tuple[Tree, ...]]"
-Ends: TypeAlias = "tuple[float, tuple[float, ...], tuple[float, ...]]"  # radius, or box
+Ends: TypeAlias = tuple[float, tuple[float, ...], tuple[float, ...]]  # radius, or box
+Pairs: TypeAlias = tuple[tuple[str, float], ...]
 
 
 @dataclass(frozen=True, eq=False)
 class Claim:
-    """No point of the box violates ``tree`` over atoms ``outputs @ y + inputs @ x + constant`` known
-    up to ``radius``; the last ``required`` ones are >= 0 inside the region's constraints."""
+    """No point of the box violates ``tree`` over atoms ``outputs @ y + inputs @ x + constant``,
+    each up to ``radius``; the last ``required`` ones are >= 0 inside the region's constraints."""
 
     lower: Array
     upper: Array
@@ -46,11 +47,7 @@ class Claim:
 
 @lru_cache(maxsize=256)
 def ground(
-    text: str,
-    parameters: tuple[tuple[str, float], ...],
-    labels: tuple[int, ...] | None,
-    outputs: int,
-    inputs: tuple[int, ...],
+    text: str, parameters: Pairs, labels: tuple[int, ...] | None, shape: Shape
 ) -> tuple[list[Ends], list[Affine], HardForm]:
     """Balls around the data point and boxes, linear constraints, and the formula of a property."""
     spec = parse_specification(text)
@@ -59,11 +56,10 @@ def ground(
     values = {
         p.name: units.convert(p.name, p.unit, given.get(p.name, p.default)) for p in spec.parameters
     }
-    require(spec.outputs in (None, outputs), "another number of outputs")
+    require(spec.outputs in (None, shape.outputs), "another number of outputs")
     require([b.point for b in spec.binders] == ["x"], "not a property of one point")
-    grounder = Grounder(spec, values, Shape(outputs, inputs))
-    ends: list[Ends] = []
-    constraints: list[Affine] = []
+    grounder = Grounder(spec, values, shape)
+    ends, constraints = list[Ends](), list[Affine]()
     for part in spec.binders[0].parts:
         if isinstance(part, Ball) and part.centre == "x0":
             ends.append((grounder.number(part.radius), (), ()))
@@ -78,14 +74,10 @@ def ground(
 
 
 def claim_of(header: dict[str, Any], x0: Array, network: Network) -> Claim:
-    labels, given = header["labels"], header["parameters"]
-    ends, constraints, form = ground(
-        header["text"],
-        tuple((str(k), float(v)) for k, v in given.items()),
-        None if labels is None else tuple(int(v) for v in labels),
-        network.widths[-1],
-        network.input_shape,
-    )
+    pairs = tuple((str(k), float(v)) for k, v in header["parameters"].items())
+    labels = None if header["labels"] is None else tuple(int(v) for v in header["labels"])
+    shape = Shape(network.widths[-1], network.input_shape)
+    ends, constraints, form = ground(header["text"], pairs, labels, shape)
     require(x0.size == network.widths[0] and np.isfinite(x0).all(), "a data point of no fit")
     lower, upper = np.full_like(x0, -np.inf), np.full_like(x0, np.inf)
     for radius, low, high in ends:

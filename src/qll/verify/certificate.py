@@ -26,9 +26,11 @@ from qll.bounds.chain import Chain, Node
 from qll.bounds.groups import Groups
 from qll.errors import RunError
 from qll.formula.hard import Affine, HardForm, Max
+from qll.formula.rewrite import Shape
 from qll.property import Property
 from qll.verify.condition import Any_, Array
-from qll.verify.prover import ChainProver, Outcome, Trail
+from qll.verify.proof import Outcome, Trail
+from qll.verify.prover import ChainProver
 from qll.verify.query import Query
 from qll.verify.verdict import Reason, Status, Verdict
 
@@ -174,13 +176,9 @@ class Unwritable(Exception):
 def _header(query: Query, verdict: Verdict, subject: Subject) -> dict[str, Any]:
     network: Any = query.network
     mean, std = (None, None) if network.normalisation is None else network.normalisation
-    _, constraints, form = ground(
-        subject.text,
-        tuple(subject.parameters.items()),
-        subject.labels,
-        network.output_size,
-        tuple(network.input_shape),
-    )
+    shape = Shape(network.output_size, tuple(network.input_shape))
+    pairs = tuple(subject.parameters.items())
+    _, constraints, form = ground(subject.text, pairs, subject.labels, shape)
     return {
         "format": 1,
         "verdict": str(verdict.status),

@@ -1,0 +1,386 @@
+"""The checker itself: rigour of folds and bounds, claims, witnesses, independence, command line."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from dataclasses import replace
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from audit_cases import EDGES, SHAPE, certified, make_case
+from torch import nn
+from typer.testing import CliRunner
+
+import qll
+from qll.audit import audit
+from qll.audit.bounds import Bounder, Groups
+from qll.audit.check import CASE, CROWN, HALVE
+from qll.audit.container import NotConfirmed, digest, unpack
+from qll.audit.network import read_network
+from qll.cli.main import build_app
+from qll.formula.hard import Max, Min, affine
+from qll.networks import load
+from qll.properties import parse
+from qll.verify.backend import BACKENDS, Budget
+from qll.verify.certificate import Subject, certify, confirm, pack, write
+from qll.verify.query import Query
+from qll.verify.verdict import Reason, Status, Verdict
+
+PACKAGE = Path(qll.__file__).parent / "audit"
+RNG = np.random.default_rng(7)
+
+
+def decide(query: Query) -> Verdict:
+    return BACKENDS["bab"]().decide([query], Budget(seconds=5.0, proofs=True))[0]
+
+
+# --- independence ---
+
+
+def test_the_checker_loads_nothing_of_the_prover() -> None:
+    code = (
+        "import sys\n"
+        "for name in ('torch', 'numba', 'scipy', 'onnxruntime'): sys.modules[name] = None\n"
+        "import qll.audit.check\n"
+        "ours = sorted(m for m in sys.modules if m.startswith('qll.'))\n"
+        "print(' '.join(m for m in ours if m.split('.')[1] not in "
+        "('audit', 'formula', 'errors', 'registry')))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == ""
+
+
+def test_the_checker_imports_only_what_it_may() -> None:
+    allowed = {"numpy", "onnx", "qll"} | set(sys.stdlib_module_names)
+    for path in PACKAGE.glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            for name in names:
+                assert name.split(".")[0] in allowed, (path.name, name)
+                if name.startswith("qll."):
+                    assert name.split(".")[1] in ("audit", "formula", "errors"), (path.name, name)
+
+
+def test_the_checker_is_small() -> None:
+    count = 0
+    for path in PACKAGE.glob("*.py"):
+        text = path.read_text(encoding="utf-8")
+        prose: set[int] = set()
+        for node in ast.walk(ast.parse(text)):
+            body = getattr(node, "body", None)
+            first = body[0] if isinstance(body, list) and body else None
+            if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):
+                prose |= set(range(first.lineno, (first.end_lineno or 0) + 1))
+        lines = enumerate(text.splitlines(), start=1)
+        count += sum(
+            bool(line.strip()) and not line.strip().startswith("#") and i not in prose
+            for i, line in lines
+        )
+    assert count < 800
+
+
+# --- the network ---
+
+
+def exact_fold(network: Any, k: int) -> tuple[Any, Any]:
+    """Weights and bias of folded layer k in rational arithmetic, by evaluating affine runs."""
+    runs: list[list[Any]] = [[]]
+    for step in network.steps:
+        runs.append([]) if step is None else runs[-1].append(step)
+
+    def apply(point: list[Fraction]) -> list[Fraction]:
+        return replace(network, steps=tuple(runs[k])).exact(point)
+
+    width = network.widths[k]
+    zero = [Fraction(0)] * width
+    bias = apply(zero)
+    columns = []
+    for i in range(width):
+        unit = list(zero)
+        unit[i] = Fraction(1)
+        columns.append([a - b for a, b in zip(apply(unit), bias, strict=True)])
+    return columns, bias
+
+
+@pytest.mark.parametrize("k", [0, 1, 2])
+def test_the_exact_fold_lies_within_the_radii(k: int) -> None:
+    source = make_case(0).network.source
+    network = read_network(source, [0.4], [0.3])
+    layer = network.layers[k]
+    columns, bias = exact_fold(network, k)
+    for i, value in enumerate(bias):
+        assert abs(value - Fraction(layer.bias[i])) <= Fraction(layer.bias_radius[i])
+    for j, column in enumerate(columns):
+        for i, value in enumerate(column):
+            error = abs(value - Fraction(layer.middle[i, j]))
+            assert error <= Fraction(layer.radius[i, j])
+            assert layer.radius[i, j] <= 1e-12
+
+
+def test_both_readers_agree_exactly() -> None:
+    for seed, text, *_ in EDGES[:3]:
+        case = make_case(seed, text)
+        network = read_network(case.network.source, [0.4], [0.3])
+        point = [Fraction(v) for v in case.x0.tolist()]
+        assert network.exact(point) == list(case.network.evaluate_exact(case.x0))
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        nn.Sequential(nn.Flatten(), nn.Linear(36, 3), nn.Sigmoid()),
+        nn.Sequential(nn.MaxPool2d(2), nn.Flatten(), nn.Linear(9, 3)),
+    ],
+    ids=["sigmoid", "max pool"],
+)
+def test_what_is_not_understood_is_refused(module: nn.Module) -> None:
+    import io
+
+    buffer = io.BytesIO()
+    torch.onnx.export(module, (torch.zeros(1, *SHAPE),), buffer, dynamo=False)
+    with pytest.raises(NotConfirmed, match=r"not understood|not a chain|cannot be read"):
+        read_network(buffer.getvalue(), None, None)
+
+
+# --- bounds ---
+
+
+@pytest.mark.parametrize("hull", [True, False])
+def test_any_multipliers_give_a_bound_that_holds(hull: bool) -> None:
+    """Random, even infeasible, multipliers, against exact values at many points of the box."""
+    case = make_case(3)
+    network = read_network(case.network.source, [0.4], [0.3])
+    groups = None
+    if hull:
+        from qll.bounds.groups import group_neurons
+
+        form = case.network.relu_form
+        found = group_neurons(form.layers[0].terms[0][1], 36)
+        wide = int(np.diff(found.copy_starts).max())
+        neuron = np.full((found.count, int(np.diff(found.neuron_starts).max())), 27)
+        column = np.full((found.count, wide), 36)
+        for g in range(found.count):
+            rows = found.order[found.neuron_starts[g] : found.neuron_starts[g + 1]]
+            reads = found.copy_input[found.copy_starts[g] : found.copy_starts[g + 1]]
+            neuron[g, : rows.size], column[g, : reads.size] = rows, reads
+        groups = Groups(network, neuron, column)
+    bounder = Bounder(network, groups)
+    lower, upper = np.clip(case.x0 - 0.1, 0, 1), np.clip(case.x0 + 0.1, 0, 1)
+    area = bounder.area(lower, upper)
+    points = RNG.uniform(lower, upper, (300, 36))
+    points[:100] = np.where(RNG.random((100, 36)) < 0.5, lower, upper)
+    outputs = case.network.relu_form.forward(points)
+    for _ in range(30):
+        b, direct = RNG.normal(size=(4, 3)), RNG.normal(size=(4, 36))
+        bound = bounder.lower(
+            area, 3, b, area.low[None], area.high[None],
+            alpha=RNG.normal(0.5, 1.0, (4, 33)),
+            delta=RNG.normal(size=(4, groups.others.size)) if groups else None,
+            direct=direct,
+        )  # fmt: skip
+        least = (outputs @ b.T + points @ direct.T).min(axis=0)
+        assert (bound <= least).all()
+        assert (bound > -1e6).all()
+
+
+def test_the_bound_of_an_affine_function_is_tight() -> None:
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Flatten(), nn.Linear(36, 3))
+    network = load(module, input_shape=SHAPE)
+    bounder = Bounder(read_network(network.source, None, None))
+    lower, upper = np.zeros(36), np.ones(36)
+    bound = bounder.lower(bounder.area(lower, upper), 1, np.eye(3), np.zeros(0), np.zeros(0))
+    weight = network.relu_form.layers[0].terms[0][1]
+    exact = np.minimum(weight, 0).sum(axis=1) + network.relu_form.layers[0].bias
+    assert (bound <= exact).all()
+    np.testing.assert_allclose(bound, exact, atol=1e-11)
+
+
+def test_a_tie_is_not_proved() -> None:
+    """max(x, 0) >= 0 holds with equality: outward rounding must leave it open."""
+    module = nn.Sequential(nn.Flatten(), nn.Linear(36, 4), nn.ReLU(), nn.Linear(4, 3))
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.fill_(0.25)
+        module[3].bias.zero_()
+    network = load(module, input_shape=SHAPE)
+    form = affine([(("y", 0), -1.0)], 0.0)
+    query = Query(network, np.full(36, -1.0), np.ones(36), form, tie_violates=True)
+    verdict = decide(query)
+    if verdict.status is Status.VERIFIED:
+        assert not certify(query, verdict)[1].confirmed
+
+
+# --- claims ---
+
+
+def test_a_query_without_a_property_is_certified_by_its_own_text() -> None:
+    c = certified()[0]
+    query = c.case.query(c.epsilon)
+    data, answer = certify(query, decide(query))
+    assert answer.confirmed, answer
+    assert "box(" in unpack(data)[0]["text"]
+
+
+def test_inputs_and_constraints_enter_the_claim() -> None:
+    """x[0] + x[1] <= 0.5 in the region, and an atom that speaks of the input."""
+    case = make_case(5)
+    text = """
+outputs 3
+forall x in box(0.2, 0.4) and x[0] + x[1] <= 0.5:
+  y[0] <= 1000 and x[0] + x[1] <= 0.55 or y[1] >= 2000
+"""
+    prop = parse(text, outputs=3)
+    form = prop.hard_form(None, outputs=3, inputs=SHAPE)
+    region = qll.regions.Region.of(prop, torch.zeros(1, *SHAPE, dtype=torch.float64))
+    lower, upper = (t[0].reshape(-1).numpy() for t in (region.lower, region.upper))
+    query = Query(case.network, lower, upper, form, region.constraints)
+    verdict = decide(query)
+    if verdict.status is Status.VERIFIED:
+        subject = Subject.of(prop, np.zeros(36))
+        _, answer = certify(query, verdict, subject)
+        assert answer.confirmed, answer
+
+
+def test_the_outputs_at_the_data_point_are_exact_constants() -> None:
+    case = make_case(5)
+    text = """
+outputs 3
+parameter epsilon: input = 0.01
+forall x in ball(x0, epsilon) and range(0, 1):
+  forall i in outputs: y[i] - y0[i] <= 2 and y0[i] - y[i] <= 2
+"""
+    verdicts = qll.verify(
+        parse(text, outputs=3),
+        case.network,
+        case.x0.reshape(1, *SHAPE),
+        certified=True,
+        timeout=5.0,
+    )
+    assert verdicts[0].status is Status.VERIFIED, verdicts[0]
+    assert "confirmed" in verdicts[0].notes[0]
+
+
+def halved(depth: int, level: int = 0) -> list[tuple[int, int]]:
+    if level == depth:
+        return [(CASE, 0), (CROWN, 0), (CROWN, 0)]  # both parts of the disjunction
+    inner = halved(depth, level + 1)
+    return [(HALVE, (5 * level + 14) % 36), *inner, *inner]
+
+
+def test_halved_boxes_are_checked_by_crown() -> None:
+    """A tree of boxes, written by hand: each leaf alone is provable, the whole is not at once."""
+    c = certified()[2]
+    header, arrays = c.parts()
+    for depth in range(12):
+        nodes = halved(depth)
+        tree = {
+            **arrays,
+            "kinds": np.array([kind for kind, _ in nodes], dtype="u1"),
+            "arguments": np.array([argument for _, argument in nodes], dtype="<u4"),
+            "weights": np.ones(2 * 2**depth, dtype="<f4"),
+            **{n: arrays[n][:0] for n in ("alpha", "delta", "delta_scale", "beta", "targets")},
+            "group_count": np.zeros(1, "<u4"),
+            "group_neurons": arrays["group_neurons"][:0],
+            "group_inputs": arrays["group_inputs"][:0],
+        }
+        small = {**header, "parameters": {"epsilon": c.epsilon * 0.9}}
+        lower, upper = (np.clip(c.case.x0 + s * c.epsilon * 0.9, 0, 1) for s in (-1, 1))
+        small["region"] = digest(lower.tobytes(), upper.tobytes())
+        answer = audit(pack(small, tree), c.case.network.source)
+        if answer.confirmed:
+            break
+    assert answer.confirmed, answer
+    false = {**small, "parameters": {"epsilon": c.false_epsilon}}
+    lower, upper = (np.clip(c.case.x0 + s * c.false_epsilon, 0, 1) for s in (-1, 1))
+    false["region"] = digest(lower.tobytes(), upper.tobytes())
+    assert not audit(pack(false, tree), c.case.network.source).confirmed
+
+
+# --- witnesses ---
+
+
+def test_witnesses_are_replayed() -> None:
+    for c in certified():
+        query, subject = c.case.query(c.false_epsilon), c.case.subject(c.false_epsilon)
+        claimed = Verdict(Status.FALSIFIED, "attack", witness=c.witness)
+        _, answer = certify(query, claimed, subject)
+        assert answer.confirmed, answer
+        outside = c.witness.copy()
+        outside[0] = query.upper[0] + 1e-12
+        for wrong, reason in (
+            (outside, "outside"),
+            (c.case.x0, "satisfies"),
+            (c.witness[:-1], "another size"),
+            (np.full(36, np.nan), "outside"),
+        ):
+            _, answer = certify(query, replace(claimed, witness=wrong), subject)
+            assert not answer.confirmed and reason in answer.reason
+
+
+def test_a_witness_on_the_tie_is_a_violation_only_where_ties_count() -> None:
+    module = nn.Sequential(nn.Flatten(), nn.Linear(36, 3))
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.zero_()
+    network = load(module, input_shape=SHAPE)
+    form = Min((affine([(("y", 0), 1.0)]), Max((affine([(("y", 1), 1.0)]),))))
+    for tie in (False, True):
+        query = Query(network, np.zeros(36), np.ones(36), form, tie_violates=tie)
+        claimed = Verdict(Status.FALSIFIED, "attack", witness=np.full(36, 0.5))
+        assert certify(query, claimed)[1].confirmed is tie
+
+
+# --- around it ---
+
+
+def test_confirm_downgrades_what_is_not_confirmed() -> None:
+    c = certified()[0]
+    query, subject = c.case.query(c.false_epsilon), c.case.subject(c.false_epsilon)
+    verdict, data = confirm(query, Verdict(Status.VERIFIED, "root"), subject)
+    assert verdict.status is Status.UNKNOWN and verdict.reason is Reason.UNCONFIRMED
+    assert data is None and "was verified" in verdict.notes[-1]
+    good = c.case.decide(c.epsilon)
+    verdict, data = confirm(c.case.query(c.epsilon), good, c.case.subject(c.epsilon))
+    assert verdict.status is Status.VERIFIED and data is not None
+    assert verdict.notes == ("confirmed by the independent checker (proved)",)
+
+
+def test_the_command_line_says_yes_and_no(tmp_path: Path) -> None:
+    cases = certified()[:2]
+    for index, c in enumerate(cases):
+        write(tmp_path, f"{index:05d}", c.data, c.case.network.source)
+    app, runner = build_app(), CliRunner()
+    done = runner.invoke(app, ["audit", str(tmp_path), "--json", str(tmp_path / "a.json")])
+    assert done.exit_code == 0, done.output
+    assert "verified: 2 of 2 confirmed" in done.output
+    assert "real arithmetic on the stored weights" in done.output
+    other = tmp_path / "other.onnx"
+    other.write_bytes(cases[1].case.network.source)
+    done = runner.invoke(app, ["audit", str(tmp_path), "--network", str(other)])
+    assert done.exit_code == 12
+    assert "00000.qllcert: verified: NOT CONFIRMED: another network" in done.output
+    (tmp_path / "00001.qllcert").write_bytes(cases[1].data[:-3])
+    done = runner.invoke(app, ["audit", str(tmp_path)])
+    assert done.exit_code == 12 and "checksum" in done.output
+
+
+@pytest.mark.slow
+def test_published_networks(shared: Path) -> None:
+    """Every property of the corpus, at the root and with splits: proved, written, confirmed."""
+    bench = Path(__file__).parents[1] / "bench"
+    done = subprocess.run(
+        [sys.executable, str(bench / "audit_corpus.py"), str(shared / "corpus"),
+         "--rows", "/0/QLL_5/", "--count", "8"],
+        capture_output=True, text=True, timeout=600,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "verified confirmed 100.000 %" in done.stdout, done.stdout
