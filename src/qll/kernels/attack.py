@@ -105,6 +105,7 @@ class CompiledAttack:
             plan.backward_steps,
             plan.arrays(),
             plan.input_order,
+            plan.gradient_order,
             plan.output_row,
             plan.outputs,
         )

@@ -92,7 +92,9 @@ def keep_best(points, rows, current, section, improved):  # type: ignore[no-unty
 
 
 @kernel
-def update(points, rows, current, signs, best_signs, improved, reduced, step, alpha, valid):  # type: ignore[no-untyped-def]
+def update(  # type: ignore[no-untyped-def]
+    points, rows, gradient_order, current, signs, best_signs, improved, reduced, step, alpha, valid
+):
     """The next point into the other buffer; before it, the best point and its signs are kept
     (lanes in ``improved``) and taken back (lanes in ``reduced``)."""
     never_inline()
@@ -108,16 +110,17 @@ def update(points, rows, current, signs, best_signs, improved, reduced, step, al
         there = ((1 - current) * rows + row) * LANES
         place = (BEST * rows + row) * LANES
         point = load(points, here)
-        plus, minus = positive[row], negative[row]
+        word = gradient_order[row]
+        plus, minus = positive[word], negative[word]
         if improved != 0:
             store(points, place, select(better, point, load(points, place)))
-            best_positive[row] = (best_positive[row] & ~improved) | (plus & improved)
-            best_negative[row] = (best_negative[row] & ~improved) | (minus & improved)
+            best_positive[word] = (best_positive[word] & ~improved) | (plus & improved)
+            best_negative[word] = (best_negative[word] & ~improved) | (minus & improved)
         if reduced != 0:
             point = select(back, load(points, place), point)
             store(points, here, point)
-            plus = (plus & ~reduced) | (best_positive[row] & reduced)
-            minus = (minus & ~reduced) | (best_negative[row] & reduced)
+            plus = (plus & ~reduced) | (best_positive[word] & reduced)
+            minus = (minus & ~reduced) | (best_negative[word] & reduced)
         lower = load(points, (LOWER * rows + row) * LANES)
         upper = load(points, (UPPER * rows + row) * LANES)
         move = (upper - lower) * size
@@ -134,7 +137,7 @@ def attack_group(  # type: ignore[no-untyped-def]
     first, count, network, tape, box, valid, chosen, centre, keys, starts, schedule, work, out
 ):
     """Attack samples ``first .. first + count`` (at most LANES) and write their worst points."""
-    forward_steps, backward_steps, plan, order, output_row, outputs = network
+    forward_steps, backward_steps, plan, order, gradient_order, output_row, outputs = network
     lower, upper = box
     windows, first_step, alpha, as_published = schedule
     points, activations, room = work
@@ -213,7 +216,8 @@ def attack_group(  # type: ignore[no-untyped-def]
             run_input_signs(backward_steps, plan, activations, signs[0], signs[1])
             share = alpha if k > 0 else 1.0
             update(
-                points, rows, current, signs, best_signs, improved, reduced, step, share, valid
+                points, rows, gradient_order, current, signs, best_signs, improved, reduced, step,
+                share, valid,
             )  # fmt: skip
             current = 1 - current
         if restart == 0:

@@ -162,7 +162,8 @@ class _Layer(torch.autograd.Function):
 
         layer, points, out = ctx.layer, ctx.points, ctx.out
         plan = layer.plan
-        slopes = (grad * (torch.from_numpy(out) > 0)).numpy()
+        open_only = torch.ops.aten.threshold_backward(grad.contiguous(), torch.from_numpy(out), 0.0)
+        slopes = open_only.numpy()
         count = len(layer.weight_index)
         parts: dict[int, tuple[Floats, Floats]] = {}
 

@@ -153,14 +153,18 @@ def judge_lanes(  # type: ignore[no-untyped-def]
                 for c in range(child, child + nodes[first + n, 2] * WIDTH, WIDTH):
                     part = adjoint_here * read_numbers(scratch, local + c)
                     write_numbers(scratch, adjoint + c, part)
+        largest = np.abs(read_numbers(scratch, gradient))
+        for i in range(1, outputs):
+            largest = np.maximum(largest, np.abs(read_numbers(scratch, gradient + i * WIDTH)))
+        # Where the gradient is 0 everywhere, it is 0 at any scale.
+        scale = 1.0 / np.where(largest > 0.0, largest, 1.0)
+        for i in range(outputs):
+            place = gradient + i * WIDTH
+            write_numbers(scratch, place, read_numbers(scratch, place) * scale)
         for k in range(size):
             if (taken >> k) & 1:
                 losses[begin + k] = scratch[loss + k]
-                largest = 0.0
-                for i in range(outputs):
-                    largest = max(largest, abs(scratch[gradient + i * WIDTH + k]))
-                scale = 1.0 / largest if largest > 0.0 else 0.0
                 for i in range(outputs):
                     rows[(first_row + i) * stride + begin + k] = np.float32(
-                        scratch[gradient + i * WIDTH + k] * scale
+                        scratch[gradient + i * WIDTH + k]
                     )

@@ -85,6 +85,7 @@ class NetworkPlan:
     inputs: int
     outputs: int
     input_order: Ints  # row -> flat index of the input
+    gradient_order: Ints  # row of the input -> row of the gradient by it
     output_row: int
     output_rows: NDArray[np.int64]  # flat index of the output -> row, relative to the first
     rows: int
@@ -141,7 +142,8 @@ def build_plan(spans: list[Span]) -> NetworkPlan:
     forward = builder.take_steps()
     for position in range(len(spans) - 1, -1, -1):
         gated = position > 0 and spans[position - 1].relu
-        builder.backward(spans[position], regions[position], regions[position + 1], gated=gated)
+        source, target = regions[position : position + 2]
+        builder.backward(spans[position], source, target, gated=gated, last=position == 0)
     backward = builder.take_steps()
     order = np.empty(regions[0].rows, dtype=np.int32)
     order[regions[0].row_of] = np.arange(regions[0].rows)
@@ -150,6 +152,7 @@ def build_plan(spans: list[Span]) -> NetworkPlan:
         inputs=spans[0].in_size,
         outputs=spans[-1].out_size,
         input_order=order,
+        gradient_order=builder.gradient_order,
         output_row=regions[-1].first,
         output_rows=regions[-1].row_of,
         rows=builder.rows,
@@ -175,6 +178,7 @@ class _Builder:
         self.biases = 0
         self.sources: dict[int, tuple[Callable[[], Tensor], list[_Packing]]] = {}
         self.bias_sources: list[tuple[Callable[[], Tensor], int, NDArray[np.int64]]] = []
+        self.gradient_order: Ints = np.zeros(0, dtype=np.int32)
 
     def take_steps(self) -> NDArray[np.int64]:
         steps = np.array(self.tables.steps, dtype=np.int64)
@@ -290,13 +294,21 @@ class _Builder:
                     self.tables.block(target.first + row, runs, height, bias + row)
         self._step(height, block, FROM_BIAS, RELU if span.relu else PLAIN, reads_input=first)
 
-    def backward(self, span: Span, source: Region, target: Region, *, gated: bool) -> None:
-        """From the gradient at ``target`` to the one at ``source``, whose activations gate it."""
+    def backward(
+        self, span: Span, source: Region, target: Region, *, gated: bool, last: bool
+    ) -> None:
+        """From the gradient at ``target`` to the one at ``source``, whose activations gate it.
+
+        The last step's result is not read by another: its rows may come in an order of its own.
+        """
         from qll.kernels.layers import FROM_ZERO, GATE, PLAIN
 
         block = len(self.tables.blocks)
+        self.gradient_order = np.arange(source.rows, dtype=np.int32)
         if span.core is None:
             height = self._dense_backward(span, source, target)
+        elif last and _has_patches(span.core):
+            height = self._patched_backward(span, span.core, source, target)
         else:
             height = self._convolution_backward(span, span.core, source, target)
         self._step(height, block, FROM_ZERO, GATE if gated else PLAIN, reads_input=False)
@@ -358,6 +370,68 @@ class _Builder:
                             runs.append((target.first + row, weights + weight, out_group))
                     self.tables.block(source.first + place + b * height, runs, height, 0)
         return height
+
+    def _patched_backward(
+        self, span: Span, core: Convolution, source: Region, target: Region
+    ) -> int:
+        """The gradient of a strided convolution with few input channels.
+
+        One pixel is read by few outputs, and a tile of its channels would be low. All pixels of a
+        patch, one stride high and wide, are read by the same outputs: they share a tile, in which
+        some weights are 0.
+        """
+        channels, in_height, in_width = core.in_shape
+        (high, wide), size = core.stride, prod(core.stride) * channels
+        height = _height_dividing(size, min(self.tallest, 4))
+        index = _weight_index(core, padded_out=core.out_channels, padded_in=channels)
+        # Outputs by their distance from the patch's own, and which tap of them reads which pixel.
+        pixels = [(py, px) for py in range(high) for px in range(wide)]
+        reads = [
+            (py, px, ky, kx, (dy, dx))
+            for py, px in pixels
+            for ky, dy in _readers(core, 0, py)
+            for kx, dx in _readers(core, 1, px)
+        ]
+        steps = sorted({distance for *_, distance in reads})
+        packed = np.full((len(steps), core.out_channels, high, wide, channels), index.size)
+        for py, px, ky, kx, distance in reads:
+            packed[steps.index(distance), :, py, px] = index[:, :, ky, kx]
+        # (distance, output channel, block, row of the tile) -> block first
+        packed = packed.reshape(len(steps), core.out_channels, size // height, height)
+        weights = self._pack(span, packed.transpose(2, 0, 1, 3).copy())
+        a_step = core.out_channels * height
+        first = 0
+        for y in range(0, in_height, high):
+            for x in range(0, in_width, wide):
+                runs = []
+                for number, (dy, dx) in enumerate(steps):
+                    oy, ox = y // high + dy, x // wide + dx
+                    if 0 <= oy < core.out_shape[1] and 0 <= ox < core.out_shape[2]:
+                        row = target.first + (oy * core.out_shape[2] + ox) * target.stride
+                        runs.append((row, weights + number * a_step, core.out_channels))
+                for b in range(size // height):
+                    shift = b * len(steps) * a_step
+                    moved = [(row, weight + shift, n) for row, weight, n in runs]
+                    self.tables.block(first + b * height, moved, height, 0)
+                for number, (py, px) in enumerate(pixels):
+                    row = ((y + py) * in_width + x + px) * source.stride
+                    place = first + number * channels
+                    self.gradient_order[row : row + channels] = range(place, place + channels)
+                first += size
+        return height
+
+
+def _has_patches(core: Convolution) -> bool:
+    """Whether patches of one stride tile the image and give a higher tile than the channels do."""
+    fits = all(core.in_shape[1 + a] % core.stride[a] == 0 for a in (0, 1))
+    plain = max(core.dilation) == 1 and core.groups == 1
+    return fits and plain and core.in_shape[0] < 4 and prod(core.stride) % 4 == 0
+
+
+def _readers(core: Convolution, axis: int, position: int) -> list[tuple[int, int]]:
+    """(tap, output) that read an input position, on an axis without ends."""
+    places = ((k, position + core.padding[axis] - k) for k in range(core.kernel[axis]))
+    return [(k, p // core.stride[axis]) for k, p in places if p % core.stride[axis] == 0]
 
 
 def _image_region(first: int, shape: Shape, stride: int) -> Region:
@@ -423,7 +497,6 @@ def run_network(
             rows[last].reshape(-1, LANES)[:, :used] = cotangent[part].T
             run_backward(plan.backward_steps, table, rows)
             run_input_gradient(plan.backward_steps, table, rows, lanes)
-            gradient[part.start : part.stop, plan.input_order] = lanes.reshape(-1, LANES)[
-                :, :used
-            ].T
+            by_row = lanes.reshape(-1, LANES)[plan.gradient_order, :used]
+            gradient[part.start : part.stop, plan.input_order] = by_row.T
     return outputs, gradient
