@@ -264,7 +264,7 @@ def _square(low: float, high: float, points: int) -> Tensor:
     """``(points * points, 2)``, row by row. The middle of a symmetric range is exactly 0, where
     formulas like to change."""
     steps = torch.arange(points, dtype=torch.float64)
-    axis = low + (high - low) * steps / (points - 1)
+    axis = low + (high - low) * (steps / (points - 1))
     y, x = torch.meshgrid(axis, axis, indexing="ij")
     return torch.stack([x.reshape(-1), y.reshape(-1)], dim=1)
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import base64
 import struct
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
 import qll
 from qll.errors import QllError
-from qll.properties import load, names
+from qll.properties import names
 from qll.reports.lab import LabRequest, evaluate
 from qll.reports.page import embed, render, template
 from qll.reports.style import write
@@ -37,9 +38,8 @@ def examples() -> list[dict[str, Any]]:
         {"name": name, "text": text, "axes": [0, 1]} for name, text in EXAMPLES
     ]
     for name in names():
-        prop = load(name)
-        text = f"# {prop.documentation}\n" if prop.documentation else ""
-        text = text.replace("\n", "\n# ").rstrip("# ") + prop.show("ascii")
+        file = resources.files("qll.properties").joinpath(f"{name}.qll")
+        text = file.read_text(encoding="utf-8")
         found.append({"name": name, "text": text, "axes": _telling_axes(name)})
     return found
 

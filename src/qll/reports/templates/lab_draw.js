@@ -68,7 +68,7 @@ function fillCard(card, panel, reply, overlay) {
   const finite = panel.loss.filter((v) => v !== null);
   const [low, high] = [Math.min(...finite), Math.max(...finite)];
   card.querySelector(".low").textContent = written(low);
-  card.querySelector(".high").textContent = `${written(high)} loss`;
+  card.querySelector(".high").textContent = high === low ? "flat: no gradient anywhere" : `${written(high)} loss`;
   paint(canvas, panel, reply, overlay, low, high);
   const about = reply.approximate ? "≈ " : "";
   const gradient = panel.at.gradient.map((v) => written(v, 2)).join(", ");

@@ -28,7 +28,7 @@ const chosen = Object.fromEntries(Object.entries(FILTERS).map(([k, v]) => [k, ne
 function pill(kind, value) {
   const label = document.createElement("label");
   label.className = "pill";
-  const box = Object.assign(document.createElement("input"), { type: "checkbox", checked: true, value });
+  const box = Object.assign(document.createElement("input"), { type: "checkbox", defaultChecked: true, value });
   box.name = kind;
   label.append(box);
   if (kind === "logic") {
