@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from math import prod
 from typing import Any
 
@@ -14,68 +14,25 @@ from torch import Tensor, nn
 
 from qll.kernels.recognise import Convolution, Shape
 from qll.kernels.spans import Span, multiplications, spans_of
+from qll.kernels.tables import (
+    Packing,
+    Region,
+    Tables,
+    has_patches,
+    height_dividing,
+    height_for,
+    image_region,
+    outputs_of,
+    readers,
+    weight_index,
+    window,
+)
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int32]
 # A source row block of this many rows (32 KiB at 32 lanes) stays in the first-level cache while
 # every output block reads it; it also bounds the length of one float32 sum.
 ROWS_A_SEGMENT = 256
-
-
-@dataclass(frozen=True, eq=False)
-class Region:
-    """Where a layer's values lie: ``row_of[k]`` is the row of logical entry ``k``."""
-
-    first: int
-    rows: int
-    row_of: NDArray[np.int64]
-    # Images: rows run over height, width, then this many channels (some may be padding); else 0.
-    stride: int
-
-
-@dataclass(eq=False)
-class _Packing:
-    """How one step's weights come out of an effective weight tensor: a gather, once a refresh."""
-
-    first: int
-    index: NDArray[np.int64]
-
-
-@dataclass(eq=False)
-class _Tables:
-    """Growing step, block and tap tables."""
-
-    steps: list[tuple[int, ...]] = field(default_factory=list)
-    blocks: list[tuple[int, int, int, int]] = field(default_factory=list)
-    taps: list[tuple[int, int, int]] = field(default_factory=list)
-    weights: int = 0
-
-    def reserve(self, index: NDArray[np.int64]) -> _Packing:
-        packing = _Packing(self.weights, index.reshape(-1))
-        self.weights += packing.index.size
-        return packing
-
-    def block(self, row: int, runs: Sequence[tuple[int, int, int]], height: int, bias: int) -> None:
-        """Runs that continue one another in rows and weights become one tap."""
-        first = len(self.taps)
-        for source, weight, count in runs:
-            if len(self.taps) > first:
-                s, w, n = self.taps[-1]
-                if source == s + n and weight == w + n * height:
-                    self.taps[-1] = (s, w, n + count)
-                    continue
-            self.taps.append((source, weight, count))
-        self.blocks.append((row, first, len(self.taps), bias))
-
-
-def _height_for(count: int, tallest: int) -> int:
-    """The tile height that wastes least: padding rows, and loads that a low tile repeats."""
-    heights = [h for h in (8, 4, 1) if h <= tallest]
-    return min(heights, key=lambda h: -(-count // h) * h * (1 + 1 / h))
-
-
-def _height_dividing(count: int, tallest: int) -> int:
-    return next(h for h in (8, 4, 1) if h <= tallest and count % h == 0)
 
 
 @dataclass(eq=False)
@@ -96,7 +53,7 @@ class NetworkPlan:
     weights: Floats
     biases: Floats
     multiplications: int
-    _sources: list[tuple[Callable[[], Tensor], list[_Packing]]]
+    _sources: list[tuple[Callable[[], Tensor], list[Packing]]]
     _bias_sources: list[tuple[Callable[[], Tensor], int, NDArray[np.int64]]]
 
     def refresh(self) -> None:
@@ -173,10 +130,10 @@ def build_plan(spans: list[Span]) -> NetworkPlan:
 class _Builder:
     def __init__(self, tallest: int) -> None:
         self.tallest = tallest
-        self.tables = _Tables()
+        self.tables = Tables()
         self.rows = 0
         self.biases = 0
-        self.sources: dict[int, tuple[Callable[[], Tensor], list[_Packing]]] = {}
+        self.sources: dict[int, tuple[Callable[[], Tensor], list[Packing]]] = {}
         self.bias_sources: list[tuple[Callable[[], Tensor], int, NDArray[np.int64]]] = []
         self.gradient_order: Ints = np.zeros(0, dtype=np.int32)
 
@@ -199,12 +156,12 @@ class _Builder:
         if span.core is None:
             count = prod(shape)
             return Region(0, count, np.arange(count), 0)
-        return _image_region(0, shape, shape[0])
+        return image_region(0, shape, shape[0])
 
     def _new_region(self, span: Span, height: int) -> Region:
         shape = span.layers[-1].out_shape if span.core is None else span.core.out_shape
         if len(shape) == 3:
-            region = _image_region(self.rows, shape, -(-shape[0] // height) * height)
+            region = image_region(self.rows, shape, -(-shape[0] // height) * height)
         else:
             rows = -(-shape[0] // height) * height
             region = Region(self.rows, rows, np.arange(shape[0]), 0)
@@ -216,11 +173,11 @@ class _Builder:
     def forward(self, span: Span, source: Region, *, first: bool) -> Region:
         core = span.core
         if core is None:
-            height = _height_for(span.layers[-1].out_shape[0], self.tallest)
+            height = height_for(span.layers[-1].out_shape[0], self.tallest)
         elif core.groups == 1:
-            height = _height_for(core.out_channels, self.tallest)
+            height = height_for(core.out_channels, self.tallest)
         else:
-            height = _height_dividing(core.out_channels // core.groups, self.tallest)
+            height = height_dividing(core.out_channels // core.groups, self.tallest)
         bias = self.biases
         region = self._new_region(span, height)
         if core is None:
@@ -273,7 +230,7 @@ class _Builder:
 
         out_channels, out_height, out_width = core.out_shape
         in_group, out_group = core.in_shape[0] // core.groups, out_channels // core.groups
-        index = _weight_index(core, padded_out=target.stride, padded_in=in_group)
+        index = weight_index(core, padded_out=target.stride, padded_in=in_group)
         # (block, ky, kx, input channel, row of the tile)
         packed = index.reshape(-1, height, in_group, *core.kernel).transpose(0, 3, 4, 2, 1)
         weights = self._pack(span, packed.copy())
@@ -285,8 +242,8 @@ class _Builder:
                 for b in range(target.stride // height):
                     group = min(b * height // out_group, core.groups - 1)
                     runs = []
-                    for ky, iy in _window(core, 0, y):
-                        for kx, ix in _window(core, 1, x):
+                    for ky, iy in window(core, 0, y):
+                        for kx, ix in window(core, 1, x):
                             row = (iy * core.in_shape[2] + ix) * source.stride + group * in_group
                             weight = weights + b * a_block + ky * a_row + kx * in_group * height
                             runs.append((source.first + row, weight, in_group))
@@ -307,14 +264,14 @@ class _Builder:
         self.gradient_order = np.arange(source.rows, dtype=np.int32)
         if span.core is None:
             height = self._dense_backward(span, source, target)
-        elif last and _has_patches(span.core):
+        elif last and has_patches(span.core):
             height = self._patched_backward(span, span.core, source, target)
         else:
             height = self._convolution_backward(span, span.core, source, target)
         self._step(height, block, FROM_ZERO, GATE if gated else PLAIN, reads_input=False)
 
     def _dense_backward(self, span: Span, source: Region, target: Region) -> int:
-        height = _height_dividing(source.rows, self.tallest)
+        height = height_dividing(source.rows, self.tallest)
         padding = span.in_size * span.out_size
         used = int(target.row_of.max()) + 1
         logical = np.full((source.rows, used), padding)
@@ -334,7 +291,7 @@ class _Builder:
         in_group = core.in_shape[0] // core.groups
         out_group = core.out_channels // core.groups
         whole = source.stride if core.groups == 1 else in_group
-        height = _height_dividing(whole, self.tallest)
+        height = height_dividing(whole, self.tallest)
         # Taps in the order in which neighbouring outputs follow one another in memory: for each
         # residue of the stride, descending.
         order = [
@@ -348,7 +305,7 @@ class _Builder:
         ]
         position = {tap: number for number, tap in enumerate(order)}
         padded_in = source.stride if core.groups == 1 else in_group
-        index = _weight_index(core, padded_out=core.out_channels, padded_in=padded_in)
+        index = weight_index(core, padded_out=core.out_channels, padded_in=padded_in)
         # (group, output channel, input channel, tap) -> (group, block, tap, output channel, row)
         by_tap = index.reshape(core.groups, out_group, padded_in, *core.kernel)
         by_tap = np.stack([by_tap[..., ky, kx] for ky, kx in order], axis=-1)
@@ -363,8 +320,8 @@ class _Builder:
                     # Padding rows of a grouped layer belong to no group and stay zero.
                     inside = core.groups == 1 or b * height < core.in_shape[0]
                     runs = []
-                    for ky, oy in _outputs_of(core, 0, y) if inside else ():
-                        for kx, ox in _outputs_of(core, 1, x):
+                    for ky, oy in outputs_of(core, 0, y) if inside else ():
+                        for kx, ox in outputs_of(core, 1, x):
                             row = (oy * core.out_shape[2] + ox) * target.stride + group * out_group
                             weight = (b * a_block) + position[ky, kx] * out_group * height
                             runs.append((target.first + row, weights + weight, out_group))
@@ -382,15 +339,15 @@ class _Builder:
         """
         channels, in_height, in_width = core.in_shape
         (high, wide), size = core.stride, prod(core.stride) * channels
-        height = _height_dividing(size, min(self.tallest, 4))
-        index = _weight_index(core, padded_out=core.out_channels, padded_in=channels)
+        height = height_dividing(size, min(self.tallest, 4))
+        index = weight_index(core, padded_out=core.out_channels, padded_in=channels)
         # Outputs by their distance from the patch's own, and which tap of them reads which pixel.
         pixels = [(py, px) for py in range(high) for px in range(wide)]
         reads = [
             (py, px, ky, kx, (dy, dx))
             for py, px in pixels
-            for ky, dy in _readers(core, 0, py)
-            for kx, dx in _readers(core, 1, px)
+            for ky, dy in readers(core, 0, py)
+            for kx, dx in readers(core, 1, px)
         ]
         steps = sorted({distance for *_, distance in reads})
         packed = np.full((len(steps), core.out_channels, high, wide, channels), index.size)
@@ -419,56 +376,6 @@ class _Builder:
                     self.gradient_order[row : row + channels] = range(place, place + channels)
                 first += size
         return height
-
-
-def _has_patches(core: Convolution) -> bool:
-    """Whether patches of one stride tile the image and give a higher tile than the channels do."""
-    fits = all(core.in_shape[1 + a] % core.stride[a] == 0 for a in (0, 1))
-    plain = max(core.dilation) == 1 and core.groups == 1
-    return fits and plain and core.in_shape[0] < 4 and prod(core.stride) % 4 == 0
-
-
-def _readers(core: Convolution, axis: int, position: int) -> list[tuple[int, int]]:
-    """(tap, output) that read an input position, on an axis without ends."""
-    places = ((k, position + core.padding[axis] - k) for k in range(core.kernel[axis]))
-    return [(k, p // core.stride[axis]) for k, p in places if p % core.stride[axis] == 0]
-
-
-def _image_region(first: int, shape: Shape, stride: int) -> Region:
-    channels, height, width = shape
-    c, y, x = np.meshgrid(np.arange(channels), np.arange(height), np.arange(width), indexing="ij")
-    row_of = ((y * width + x) * stride + c).reshape(-1)
-    return Region(first, height * width * stride, row_of, stride)
-
-
-def _weight_index(core: Convolution, *, padded_out: int, padded_in: int) -> NDArray[np.int64]:
-    """(padded outputs, padded inputs, ky, kx): where each weight is, padding at the end."""
-    in_group = core.in_shape[0] // core.groups
-    count = core.out_channels * in_group * prod(core.kernel)
-    index = np.full((padded_out, padded_in, *core.kernel), count)
-    index[: core.out_channels, :in_group] = np.arange(count).reshape(
-        core.out_channels, in_group, *core.kernel
-    )
-    return index
-
-
-def _window(core: Convolution, axis: int, position: int) -> list[tuple[int, int]]:
-    """(tap, input position) of one output position, padding left out."""
-    start = position * core.stride[axis] - core.padding[axis]
-    pairs = ((k, start + k * core.dilation[axis]) for k in range(core.kernel[axis]))
-    return [(k, i) for k, i in pairs if 0 <= i < core.in_shape[1 + axis]]
-
-
-def _outputs_of(core: Convolution, axis: int, position: int) -> list[tuple[int, int]]:
-    """(tap, output position) that read one input position, outputs ascending."""
-    found = []
-    for k in range(core.kernel[axis]):
-        start = position + core.padding[axis] - k * core.dilation[axis]
-        if start % core.stride[axis] == 0:
-            output = start // core.stride[axis]
-            if 0 <= output < core.out_shape[1 + axis]:
-                found.append((k, output))
-    return sorted(found, key=lambda pair: pair[1])
 
 
 def run_network(
