@@ -19,7 +19,8 @@ from qll.audit import audit
 from qll.networks.relu_form import Layer, ReluForm
 from qll.verify import prover as module
 from qll.verify.certificate import certify
-from qll.verify.prover import ChainProver, Outcome
+from qll.verify.proof import Outcome
+from qll.verify.prover import ChainProver
 from qll.verify.query import Query
 from qll.verify.verdict import Status, Verdict
 

@@ -58,10 +58,13 @@ class Chain:
     form: ReluForm
     layers: int
     tile: int  # widths are padded to a multiple
+    groups: Groups  # of the first layer
 
-    @cached_property
-    def groups(self) -> Groups:
-        return group_neurons(self.form.layers[0].terms[0][1], self.form.input_size)
+    @classmethod
+    def prefixes(cls, form: ReluForm, tile: int) -> list[Chain]:
+        """The chains of the first 1, 2, ... hidden layers."""
+        groups = group_neurons(form.layers[0].terms[0][1], form.input_size)
+        return [cls(form, k, tile, groups) for k in range(1, len(form.layers))]
 
     @cached_property
     def widths(self) -> NDArray[np.int64]:

@@ -212,7 +212,6 @@ class DenseChain:
         )  # fmt: skip
         return values, inputs
 
-
     def hidden_bounds(self, lower: Array, upper: Array) -> tuple[list[Array], list[Array]]:
         """Pre-activation bounds of the hidden layers on one box."""
         width = len(self.biases[-1])

@@ -8,14 +8,14 @@ For objectives ``g_m = c_m . z_L + d_m . x + e_m`` and any multipliers, a lower 
   (alpha is 1 for a neuron that is on, 0 for one that is off); where A < 0, the chord
   ``relu(z) <= u (z - l) / (u - l)`` of its pre-activation bounds.
 * ``beta`` >= 0 for a split neuron, known to satisfy ``sign * z >= 0``: subtract ``beta sign z``.
-* ``delta``: copies of the inputs. What remains is ``sum_G f_G(x_G) `` over groups of first-layer
-  neurons (see `qll.bounds.groups`) that read the inputs G. Each group is minimised over its own copy
-  of the inputs; multipliers that sum to 0 over the copies of an input keep the sum a lower bound.
-  With the total coefficient ``c_p`` of input p under the chords, group G takes the share
-  ``c_p / copies_p + delta_{G,p}`` in place of its own ``c_{G,p}``, so that ``delta = 0`` with chords
-  gives exactly the CROWN bound and any hull improves on it. Within a group of at most 4 neurons the
-  terms with A < 0 need no chord: ``sum_k A_k relu(z_k) = min_S sum_{k in S} A_k z_k`` over subsets S,
-  so the minimum over the box is the least of 2^4 closed forms (the *joint hull*).
+* ``delta``: copies of the inputs. What remains is ``sum_G f_G(x_G)`` over groups of first-layer
+  neurons (see `qll.bounds.groups`) that read the inputs G. Each group is minimised over its own
+  copy of the inputs; multipliers that sum to 0 over the copies of an input keep the sum a lower
+  bound. With the total coefficient ``c_p`` of input p under the chords, group G takes the share
+  ``c_p / copies_p + delta_{G,p}`` in place of its own ``c_{G,p}``, so that ``delta = 0`` with
+  chords gives exactly the CROWN bound and any hull improves on it. Within a group of at most 4
+  neurons the terms with A < 0 need no chord: ``sum_k A_k relu(z_k) = min_S sum_{k in S} A_k z_k``
+  over subsets S, so the box minimum is the least of 2^4 closed forms (the *joint hull*).
 
 Every choice of multipliers gives a valid bound; ascent by gradients only makes it better. The bound
 is computed in the dtype of the inputs; float64 errors are covered by the caller's margin.
@@ -299,9 +299,9 @@ class DualBound:
             if step == steps or not bool(going.any()):
                 return Bound(bound.value.detach(), bound.minimiser.detach()), m
             if scales is None:
-                scales = self._scales(domains, here)
-            gradients = torch.autograd.grad(bound.value.sum(), leaves, allow_unused=True)
-            gradients = self._tie(gradients, hidden)
+                scales = self.units(domains, here)
+            raw = torch.autograd.grad(bound.value.sum(), leaves, allow_unused=True)
+            gradients = self._tie(raw)
             speed = rates.decay**step * going.to(self.dtype)[:, None]
             unit = [rates.alpha] * hidden + [rates.beta] * hidden + [rates.weight, rates.delta]
             moved = []
@@ -318,7 +318,7 @@ class DualBound:
             m = self.project(_from_tensors(moved, hidden), domains)
         raise AssertionError("unreachable")
 
-    def _tie(self, gradients: Sequence[Tensor | None], hidden: int) -> list[Tensor | None]:
+    def _tie(self, gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
         """The home copy of an input holds minus the sum of the others."""
         result = list(gradients)
         delta = result[-1]
@@ -327,8 +327,8 @@ class DualBound:
             result[-1] = delta - delta[:, home]
         return result
 
-    def _scales(self, domains: Domains, m: Multipliers) -> list[Tensor]:
-        """Mean size of the coefficients of the activations and of the inputs, for beta and delta."""
+    def units(self, domains: Domains, m: Multipliers) -> list[Tensor]:
+        """Mean size of the coefficients of activations and inputs, for beta and delta."""
         with torch.no_grad():
             coefficients, pixel = self.coefficients(domains, m)
             flat = torch.cat(coefficients, dim=1) if coefficients else pixel

@@ -46,43 +46,32 @@ class Groups:
 
 
 def group_neurons(weight: Any, input_size: int) -> Groups:
-    """Groups of the rows of ``weight`` (dense or CSR)."""
-    supports = _supports(weight)
-    by_support: dict[tuple[int, ...], list[int]] = {}
-    for row in sorted(range(len(supports)), key=lambda r: -len(supports[r])):
-        support = supports[row]
-        key = support
-        if support and support not in by_support:
-            key = (
-                next(
-                    (s for s in by_support if len(s) <= HULL_INPUTS and set(support) <= set(s)),
-                    support,
-                )
-                if len(support) <= HULL_INPUTS and len(by_support) < 64
-                else support
-            )
-        by_support.setdefault(key, []).append(row)
+    """Groups of the rows of ``weight`` (dense or CSR) that read exactly the same inputs."""
+    rows = _rows(weight)
+    by_support: dict[bytes, list[int]] = {}
+    for row, (columns, _) in enumerate(rows):
+        by_support.setdefault(columns.tobytes(), []).append(row)
     order: list[int] = []
     neuron_starts, copy_starts = [0], [0]
-    copy_input: list[int] = []
+    copy_input: list[Indices] = []
     hull: list[bool] = []
     blocks: list[Array] = []
-    for support, rows in by_support.items():
+    for members in by_support.values():
+        support = rows[members[0]][0]
         small = 0 < len(support) <= HULL_INPUTS
-        size = HULL_NEURONS if small else len(rows)
-        for start in range(0, len(rows), size):
-            chunk = sorted(rows[start : start + size])
+        size = HULL_NEURONS if small else len(members)
+        for start in range(0, len(members), size):
+            chunk = members[start : start + size]
             order += chunk
-            copy_input += support
+            copy_input.append(support)
             neuron_starts.append(len(order))
-            copy_starts.append(len(copy_input))
+            copy_starts.append(copy_starts[-1] + len(support))
             hull.append(small)
-            block = weight[chunk][:, list(support)]
-            blocks.append(np.asarray(block if isinstance(block, np.ndarray) else block.toarray()))
-    inputs = np.array(copy_input, dtype=np.int64)
+            blocks.append(np.stack([rows[row][1] for row in chunk]))
+    inputs = np.concatenate(copy_input)
+    # Written backwards, so that the first copy of each input is the one that stays.
     home = np.full(input_size, -1, dtype=np.int64)
-    for copy in range(inputs.size - 1, -1, -1):
-        home[inputs[copy]] = copy
+    home[inputs[::-1]] = np.arange(inputs.size)[::-1]
     counts = np.bincount(inputs, minlength=input_size)
     return Groups(
         np.array(order, dtype=np.int64),
@@ -96,13 +85,14 @@ def group_neurons(weight: Any, input_size: int) -> Groups:
     )
 
 
-def _supports(weight: Any) -> list[tuple[int, ...]]:
+def _rows(weight: Any) -> list[tuple[Indices, Array]]:
+    """Every row as (inputs it reads, their weights), inputs rising."""
     if isinstance(weight, np.ndarray):
-        everything = tuple(range(weight.shape[1]))
         if weight.shape[1] > HULL_INPUTS:
-            return [everything] * weight.shape[0]
-        return [tuple(np.flatnonzero(row).tolist()) for row in weight]
-    indices = [
-        weight.indices[weight.indptr[r] : weight.indptr[r + 1]] for r in range(weight.shape[0])
-    ]
-    return [tuple(sorted(np.unique(columns).tolist())) for columns in indices]
+            everything = np.arange(weight.shape[1])
+            return [(everything, row) for row in weight]
+        supports = [np.flatnonzero(row) for row in weight]
+        return [(support, row[support]) for support, row in zip(supports, weight, strict=True)]
+    matrix = weight.sorted_indices()
+    ends = zip(matrix.indptr, matrix.indptr[1:], strict=False)
+    return [(matrix.indices[a:b].astype(np.int64), matrix.data[a:b]) for a, b in ends]

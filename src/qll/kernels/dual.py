@@ -1,7 +1,7 @@
 """The dual bound of a chain of ReLU layers and its ascent, ``LANES`` domains at a time.
 
 The mathematics is that of `qll.bounds.dual` (read that first; tests hold this file to it): for the
-multipliers of 32 domains that share one box, the least value of ``sum_m weight_m g_m`` over the box,
+multipliers of 32 domains that share one box, the least value of ``sum_m weight_m g_m`` over it,
 its gradient by one forward sweep of the relaxed minimiser, and Adam on all multipliers, without
 leaving the caches. Everything per domain lies in lanes: entry ``i`` of lane ``d`` of an array is at
 ``i * LANES + d``. Widths are padded to a multiple of ``TILE``; padded neurons have low = high = -1.
@@ -65,13 +65,13 @@ def relax(low, high, slope, rise, alpha_low, alpha_high, count):  # type: ignore
     zero, one = broadcast(ZERO), broadcast(ONE)
     for i in range(count):
         o = i * LANES
-        l, u = load(low, o), load(high, o)
-        off = less_equal(u, zero)
-        on = less_equal(zero, l)
-        chord = u / maximum(u - l, broadcast(TINY))
+        below, above = load(low, o), load(high, o)
+        off = less_equal(above, zero)
+        on = less_equal(zero, below)
+        chord = above / maximum(above - below, broadcast(TINY))
         s = select(off, zero, select(on, one, chord))
         store(slope, o, s)
-        store(rise, o, select(off, zero, select(on, zero, zero - s * l)))
+        store(rise, o, select(off, zero, select(on, zero, zero - s * below)))
         store(alpha_low, o, select(off, zero, select(on, one, zero)))
         store(alpha_high, o, select(off, zero, one))
 
@@ -119,7 +119,8 @@ def ascend(  # type: ignore[no-untyped-def]
     alpha2, beta2, weight2, delta2 = second
     (
         slope, rise, alpha_low, alpha_high, coefficient, back, activation,
-        copy_coefficient, pixel_coefficient, copy_point, residual, member, hull_gain, hull_active, score,
+        copy_coefficient, pixel_coefficient, copy_point, residual, member, hull_gain, hull_active,
+        score,
     ) = scratch  # fmt: skip
     groups = group_hull.shape[0]
     pixels = share.shape[0]

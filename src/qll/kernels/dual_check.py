@@ -20,7 +20,7 @@ def bound_of(  # type: ignore[no-untyped-def]
     network, mid, rad, low, high, sign, objective, offset, alpha, beta, weight, delta, hull_on
 ):
     (
-        layers, widths, starts, bias, upper, upper_transposed, upper_at,
+        layers, widths, starts, bias, upper, _transposed, upper_at,
         group_neurons, group_copies, group_weights, group_hull, weights,
         copy_pixel, copy_home, copy_is_home, share,
     ) = network  # fmt: skip
@@ -43,17 +43,17 @@ def bound_of(  # type: ignore[no-untyped-def]
     for k in range(top, -1, -1):
         base = starts[k]
         for i in range(base, base + widths[k]):
-            a, l, u = coefficient[i], low[i], high[i]
+            a, below, above = coefficient[i], low[i], high[i]
             slope, chord, rise = 0.0, 0.0, 0.0
             unstable = False
-            if u > 0.0:
-                if l >= 0.0:
+            if above > 0.0:
+                if below >= 0.0:
                     slope, chord = 1.0, 1.0
                 else:
                     unstable = True
                     slope = min(max(np.float64(alpha[i]), 0.0), 1.0)
-                    chord = u / (u - l)
-                    rise = -chord * l
+                    chord = above / (above - below)
+                    rise = -chord * below
             b = a * chord if a < 0.0 else a * slope
             if sign[i] != 0:
                 b -= max(np.float64(beta[i]), 0.0) * sign[i]
@@ -66,12 +66,12 @@ def bound_of(  # type: ignore[no-untyped-def]
                     value += a * rise
             value += b * bias[i]
         if k > 0:
-            below = widths[k - 1]
+            size = widths[k - 1]
             for i in range(widths[k]):
                 b = back[base + i]
                 if b != 0.0:
-                    row = upper_at[k] + i * below
-                    for j in range(below):
+                    row = upper_at[k] + i * size
+                    for j in range(size):
                         coefficient[starts[k - 1] + j] += b * upper[row + j]
     own = np.zeros(copies)
     pixel = np.zeros(pixels)

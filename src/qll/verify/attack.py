@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qll.networks.relu_form import ReluForm
-from qll.verify.condition import Any_, Array, Tree, _reduce, _soft
+from qll.verify.condition import Any_, Array, Tree, add_soft_weights, reduce_tree
 from qll.verify.query import Query
 
 Single: TypeAlias = NDArray[np.float32]
@@ -217,7 +217,7 @@ class _Batch:
         if self.inputs is not None:
             leaves = leaves + x @ self.inputs[alive].transpose(0, 2, 1)
         rows = leaves.reshape(count * starts, -1)
-        values = np.stack([_reduce(part, rows) for part in self.parts], axis=1)
+        values = np.stack([reduce_tree(part, rows) for part in self.parts], axis=1)
         aim = aims.reshape(-1)
         target = np.where(aim >= 0, aim, values.argmax(axis=1))
         spread = np.maximum(np.ptp(rows, axis=1), 1e-3)[:, None]
@@ -230,12 +230,14 @@ class _Batch:
                 weights[mine, part] = 1.0
             else:
                 shares = np.zeros((mine.size, rows.shape[1]))
-                _soft(part, rows[mine] / spread[mine], hardness, np.ones(mine.size), shares)
+                add_soft_weights(
+                    part, rows[mine] / spread[mine], hardness, np.ones(mine.size), shares
+                )
                 weights[mine] = shares
         weighted = weights.reshape(count, starts, -1)
         gradient_y = (weighted @ self.outputs[alive]).reshape(count * starts, -1)
         gradient = self.network.backward(z, np.ascontiguousarray(gradient_y.T)).T
-        result = gradient.reshape(count, starts, size)
+        result: Single = gradient.reshape(count, starts, size)
         if self.inputs is not None:
-            result = result + weighted @ self.inputs[alive]
+            result = (result + weighted @ self.inputs[alive]).astype(np.float32)
         return values.max(axis=1).reshape(count, starts), result

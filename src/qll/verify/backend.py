@@ -10,6 +10,7 @@ from typing import ClassVar, final
 import numpy as np
 
 from qll.registry import Registry
+from qll.verify import clock
 from qll.verify.judge import Worth, judge
 from qll.verify.query import Query
 from qll.verify.verdict import Reason, Status, Verdict
@@ -19,11 +20,13 @@ BACKENDS: Registry[type[Backend]] = Registry("verifier backend", "qll.verify.bac
 
 @dataclass(frozen=True)
 class Budget:
-    """``seconds`` of wall time for each query; ``proofs`` keeps what certificates are made of."""
+    """``seconds`` for each query, by the ``clock`` (``wall``, or ``cpu`` on a busy machine);
+    ``proofs`` keeps what certificates are made of."""
 
     seconds: float = 10.0
     seed: int = 0
     proofs: bool = False
+    clock: str = "wall"
 
 
 class Backend(ABC):
@@ -41,6 +44,7 @@ class Backend(ABC):
 
     @final
     def decide(self, queries: Sequence[Query], budget: Budget) -> list[Verdict]:
+        clock.use(budget.clock)
         accepted = [q for q in queries if self.refuses(q) is None]
         answers = iter(self.run(accepted, budget) if accepted else [])
         verdicts = []

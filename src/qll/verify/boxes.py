@@ -6,7 +6,6 @@ at once, which beats splitting neurons when there are only a handful of inputs.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -17,8 +16,10 @@ from torch import Tensor
 from qll.bounds.crown import Crown, DenseChain, Rows
 from qll.kernels import available
 from qll.networks.relu_form import ReluForm
+from qll.verify import clock
 from qll.verify.condition import Array, Obligation, obligations
-from qll.verify.prover import MARGIN, ChainProver, Outcome, Search
+from qll.verify.proof import Outcome, Search
+from qll.verify.prover import MARGIN, ChainProver
 from qll.verify.query import Query
 from qll.verify.verdict import Reason
 
@@ -106,7 +107,7 @@ class _BoxRun:
         )
         rounds = 0
         while len(pool):
-            if time.monotonic() > self.deadline:
+            if clock.now() > self.deadline:
                 out.reason, out.bound = Reason.TIME, float(pool.bound.min())
                 return out
             if len(pool) > MOST_OPEN:
@@ -181,7 +182,7 @@ class _BoxRun:
                 self.outcome.candidate = outcome.candidate
                 break
             keep[row] = not outcome.proved
-            if time.monotonic() > self.deadline:
+            if clock.now() > self.deadline:
                 break
         return pool.take(keep), influence[keep]
 

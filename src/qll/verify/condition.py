@@ -12,7 +12,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -65,7 +65,7 @@ class Condition:
 
     def value(self, leaf_values: Array) -> Array:
         """(B,) the hard value of the tree."""
-        return _reduce(self.tree, leaf_values)
+        return reduce_tree(self.tree, leaf_values)
 
     def is_violated(self, value: float) -> bool:
         return value >= 0 if self.tie_violates else value > 0
@@ -106,7 +106,7 @@ class Condition:
         """(B, leaves) the gradient of the softened value: shares by softmax at a maximum, softmin
         at a minimum, so that a search can trade the leaves of a conjunction."""
         weights = np.zeros_like(leaf_values)
-        _soft(self.tree, leaf_values, hardness, np.ones(leaf_values.shape[0]), weights)
+        add_soft_weights(self.tree, leaf_values, hardness, np.ones(leaf_values.shape[0]), weights)
         return weights
 
     def with_tree(self, tree: Tree) -> Condition:
@@ -265,12 +265,13 @@ def compile_condition(
     return Condition(outputs, inputs if inputs.any() else None, constant, tree, tie_violates)
 
 
-def _reduce(tree: Tree, values: Array) -> Array:
+def reduce_tree(tree: Tree, values: NDArray[Any]) -> NDArray[Any]:
+    """(B,) the value of the tree for the leaves' values (B, leaves)."""
     if isinstance(tree, bool):
         return np.full(values.shape[0], np.inf if tree else -np.inf)
     if isinstance(tree, int):
         return values[:, tree]
-    parts = [_reduce(part, values) for part in tree.parts]
+    parts = [reduce_tree(part, values) for part in tree.parts]
     return np.asarray((np.max if isinstance(tree, Any_) else np.min)(parts, axis=0))
 
 
@@ -283,16 +284,19 @@ def _exact(tree: Tree, values: list[Fraction]) -> Fraction:
     return max(parts) if isinstance(tree, Any_) else min(parts)
 
 
-def _soft(tree: Tree, values: Array, hardness: float, share: Array, weights: Array) -> None:
+def add_soft_weights(
+    tree: Tree, values: NDArray[Any], hardness: float, share: Array, weights: Array
+) -> None:
+    """Add to ``weights`` (B, leaves) the ``share`` (B,) that reaches each leaf."""
     if isinstance(tree, bool):
         return
     if isinstance(tree, int):
         weights[:, tree] += share
         return
-    parts = np.stack([_reduce(part, values) for part in tree.parts], axis=1)
+    parts = np.stack([reduce_tree(part, values) for part in tree.parts], axis=1)
     sign = 1.0 if isinstance(tree, Any_) else -1.0
     scores = sign * hardness * parts
     shares = np.exp(scores - scores.max(axis=1, keepdims=True))
     shares /= shares.sum(axis=1, keepdims=True)
     for index, part in enumerate(tree.parts):
-        _soft(part, values, hardness, share * shares[:, index], weights)
+        add_soft_weights(part, values, hardness, share * shares[:, index], weights)

@@ -20,7 +20,8 @@ from qll.bounds.crown import Crown
 from qll.bounds.dual import Domains, Multipliers, Rates
 from qll.networks.relu_form import ReluForm
 from qll.verify.condition import Array
-from qll.verify.prover import WARM, ChainProver, Effort, _Run
+from qll.verify.proof import Effort
+from qll.verify.prover import WARM, ChainProver, _Run
 from qll.verify.query import Query
 
 BATCH = 32

@@ -8,13 +8,13 @@ gradient's sign is of no use.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from qll.errors import MissingExtra
+from qll.verify import clock
 from qll.verify.condition import Array
 from qll.verify.query import Query
 
@@ -33,7 +33,7 @@ def climb(
     best_value = _value(query, best, chosen)
     flipped: dict[tuple[int, int], bool] = {}
     for _ in range(rounds):
-        if time.monotonic() > deadline:
+        if clock.now() > deadline:
             break
         z = [layer[0] for layer in form.pre_activations(best[None])]
         active = [np.asarray(layer > 0) for layer in z[:-1]]
@@ -114,7 +114,7 @@ def _solve(
     body = sparse.hstack([body, sparse.csr_matrix(slack[:, None])]).tocsr()
     solver = highspy.Highs()
     solver.silent()
-    solver.setOptionValue("time_limit", max(deadline - time.monotonic(), 0.01))
+    solver.setOptionValue("time_limit", max(deadline - clock.now(), 0.01))
     lp = highspy.HighsLp()
     lp.num_col_, lp.num_row_ = size + 1, count
     lp.col_cost_ = np.append(np.zeros(size), -1.0)

@@ -8,9 +8,8 @@ largest product of improvements is kept. Children inherit their parent's multipl
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -18,7 +17,9 @@ from qll.bounds.chain import Chain, DualLanes, Node, evaluate
 from qll.bounds.dual import Rates
 from qll.errors import InputError
 from qll.networks.relu_form import ReluForm
+from qll.verify import clock
 from qll.verify.condition import Array, Obligation, obligations
+from qll.verify.proof import Effort, Outcome, Search, Trail
 from qll.verify.query import Query
 from qll.verify.verdict import Reason
 
@@ -36,63 +37,6 @@ CLIMB_SHARE = 0.25
 CLIMB_START = 0.15
 
 
-@dataclass(frozen=True)
-class Effort:
-    """Dual steps in each place, measured on the corpus (bench/verify_corpus.py)."""
-
-    quick: int = 12  # obligations at the root, before anything is tightened further
-    quick_tighten: int = 6
-    tighten: int = 40
-    root: int = 100
-    strong: int = 8
-    refine: int = 60
-    retighten: int = 20
-    retighten_depth: int = 2
-    open_nodes: int = 20_000
-
-
-@dataclass(frozen=True, eq=False)
-class Trail:
-    """A step on the way from the root to a node, for certificates: neuron ``neuron`` (flat) was
-    split to ``sign``, or the bounds of ``tightened`` were proved."""
-
-    parent: Trail | None
-    neuron: int = -1
-    sign: int = 0
-    tightened: tuple[Node, ...] = ()
-
-
-@dataclass(eq=False)
-class Trace:
-    """What a certificate needs besides the leaves: domains found empty, obligations, which of them
-    were taken apart (waiting disjunction, labels of its parts), and bounds proved at the root by
-    layer, neuron and sign."""
-
-    known: list[Obligation] = field(default_factory=list)
-    cases: dict[int, tuple[int, list[int]]] = field(default_factory=dict)
-    empty: list[Node] = field(default_factory=list)
-    tightened: dict[tuple[int, int, int], Node] = field(default_factory=dict)
-
-
-@dataclass(eq=False)
-class Outcome:
-    """``proved``, or a ``candidate`` point that ought to violate, or neither with a reason."""
-
-    proved: bool = False
-    candidate: Array | None = None
-    reason: Reason | None = None
-    bound: float = -np.inf
-    nodes: int = 0
-    stage: str = "root"
-    leaves: list[Node] = field(default_factory=list)
-    trace: Trace = field(default_factory=Trace)
-
-
-# Given starting points (n, inputs), the leaves that must all be positive, and whether linear
-# programmes may be used: a point that the judge calls a violation, or None.
-Search = Callable[[Array, Sequence[int], bool], Array | None]
-
-
 class ChainProver:
     """Bounds and branch and bound for one network; one query at a time."""
 
@@ -103,7 +47,7 @@ class ChainProver:
         self.effort = Effort() if effort is None else effort
         self.lanes = LANES
         self.hidden = len(form.layers) - 1
-        self.chains = [Chain(form, k, TILE) for k in range(1, self.hidden + 1)]
+        self.chains = Chain.prefixes(form, TILE)
         self.buffers: dict[tuple[int, int], DualLanes] = {}
         self.run_type: type[_Run] = _Run
         self.rates = Rates()
@@ -175,7 +119,7 @@ class ChainProver:
         most_nodes: float = np.inf,
         known: tuple[Sequence[Array], Sequence[Array]] | None = None,
     ) -> Outcome:
-        """Decide the query by ``deadline`` (of `time.monotonic`) if possible, with at most
+        """Decide the query by ``deadline`` (of `qll.verify.clock`) if possible, with at most
         ``most_nodes``; ``known`` are bounds of the hidden layers to start from."""
         run = self.run_type(self, query, deadline, search)
         run.most_nodes = most_nodes
@@ -196,7 +140,7 @@ class _Run:
         self.query = query
         self.deadline = deadline
         self.search = search
-        self.began = time.monotonic()
+        self.began = clock.now()
         self.climbing = 0.0  # seconds in linear programmes
         self.most_nodes = np.inf
         self.chain = prover.chain
@@ -215,7 +159,7 @@ class _Run:
         self.margin = MARGIN * self.scale
 
     def out_of_time(self) -> bool:
-        return time.monotonic() > self.deadline
+        return clock.now() > self.deadline
 
     # ----- the root -------------------------------------------------------------------------
 
@@ -390,7 +334,7 @@ class _Run:
         for label, nodes in list(by_label.items())[:most]:
             leaves = self.known[label].leaves
             points = np.stack([n.minimiser for n in nodes if n.minimiser is not None])
-            now = time.monotonic()
+            now = clock.now()
             climb = (
                 programmes
                 and (len(leaves) > 1 or rounds > 0)
@@ -398,7 +342,7 @@ class _Run:
             )
             found = self.search(points.astype(np.float64), leaves, climb)
             if climb:
-                self.climbing += time.monotonic() - now
+                self.climbing += clock.now() - now
             if found is not None:
                 self.outcome.candidate = found
                 return True

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, TypeAlias
@@ -10,6 +9,7 @@ from typing import ClassVar, TypeAlias
 import numpy as np
 
 from qll.kernels import available
+from qll.verify import clock
 from qll.verify.attack import Found, Plan, SearchNetwork, attack
 from qll.verify.backend import BACKENDS, Backend, Budget
 from qll.verify.boxes import BoxProver
@@ -17,7 +17,8 @@ from qll.verify.condition import Array, both
 from qll.verify.graph import GraphProver
 from qll.verify.judge import Judgement, Worth, judge
 from qll.verify.pattern import climb
-from qll.verify.prover import MARGIN, ChainProver, Outcome
+from qll.verify.proof import Outcome
+from qll.verify.prover import MARGIN, ChainProver
 from qll.verify.query import Query
 from qll.verify.verdict import FLOAT_MARGIN_NOTE, Reason, Status, Verdict
 
@@ -52,16 +53,16 @@ class BranchAndBound(Backend):
             left = [i for i, v in enumerate(verdicts) if v is None]
             if not left:
                 break
-            start = time.monotonic()
+            start = clock.now()
             found = attack(network, [queries[i] for i in left], plan)
             for i, best in zip(left, found, strict=True):
                 verdicts[i] = self._judge(queries[i], best, near, i)
-            share = (time.monotonic() - start) / len(left)
+            share = (clock.now() - start) / len(left)
             for i in left:
                 spent[i] += share
         provers: dict[bool, Prover] = {}
         for i, query in enumerate(queries):
-            start = time.monotonic()
+            start = clock.now()
             verdict = verdicts[i]
             if verdict is None:
                 key = query.search.inputs is None
@@ -73,7 +74,7 @@ class BranchAndBound(Backend):
                 )
                 if not budget.proofs:
                     verdict = replace(verdict, proof=None)
-            verdicts[i] = replace(verdict, seconds=spent[i] + time.monotonic() - start)
+            verdicts[i] = replace(verdict, seconds=spent[i] + clock.now() - start)
         return [v for v in verdicts if v is not None]
 
     def _judge(
@@ -109,7 +110,7 @@ class BranchAndBound(Backend):
                     point,
                     leaves,
                     rounds=CLIMBS,
-                    deadline=min(deadline, time.monotonic() + CLIMB_SECONDS),
+                    deadline=min(deadline, clock.now() + CLIMB_SECONDS),
                 )
             if not query.search.is_violated(value):
                 return None

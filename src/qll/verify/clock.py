@@ -1,0 +1,21 @@
+"""The clock of budgets: wall time, or CPU time of this process on a busy machine."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+_CLOCKS: dict[str, Callable[[], float]] = {"wall": time.monotonic, "cpu": time.process_time}
+_chosen = "wall"
+
+
+def use(name: str) -> None:
+    """Choose the clock of this process: ``wall`` or ``cpu``."""
+    global _chosen
+    if name not in _CLOCKS:
+        raise ValueError(f"no clock '{name}': use one of {', '.join(_CLOCKS)}")
+    _chosen = name
+
+
+def now() -> float:
+    return _CLOCKS[_chosen]()

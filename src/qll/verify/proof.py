@@ -1,0 +1,69 @@
+"""What a proof is made of: effort, the way to a node, what was found, and the outcome."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from qll.bounds.chain import Node
+from qll.verify.condition import Array, Obligation
+from qll.verify.verdict import Reason
+
+
+@dataclass(frozen=True)
+class Effort:
+    """Dual steps in each place, measured on the corpus (bench/verify_corpus.py)."""
+
+    quick: int = 12  # obligations at the root, before anything is tightened further
+    quick_tighten: int = 6
+    tighten: int = 40
+    root: int = 100
+    strong: int = 8
+    refine: int = 60
+    retighten: int = 20
+    retighten_depth: int = 2
+    open_nodes: int = 20_000
+
+
+@dataclass(frozen=True, eq=False)
+class Trail:
+    """A step on the way from the root to a node, for certificates: neuron ``neuron`` (flat) was
+    split to ``sign``, or the bounds of ``tightened`` were proved."""
+
+    parent: Trail | None
+    neuron: int = -1
+    sign: int = 0
+    tightened: tuple[Node, ...] = ()
+
+
+@dataclass(eq=False)
+class Trace:
+    """What a certificate needs besides the leaves: domains found empty, obligations, which of them
+    were taken apart (waiting disjunction, labels of its parts), and bounds proved at the root by
+    layer, neuron and sign."""
+
+    known: list[Obligation] = field(default_factory=list)
+    cases: dict[int, tuple[int, list[int]]] = field(default_factory=dict)
+    empty: list[Node] = field(default_factory=list)
+    tightened: dict[tuple[int, int, int], Node] = field(default_factory=dict)
+
+
+@dataclass(eq=False)
+class Outcome:
+    """``proved``, or a ``candidate`` point that ought to violate, or neither with a reason."""
+
+    proved: bool = False
+    candidate: Array | None = None
+    reason: Reason | None = None
+    bound: float = -np.inf
+    nodes: int = 0
+    stage: str = "root"
+    leaves: list[Node] = field(default_factory=list)
+    trace: Trace = field(default_factory=Trace)
+
+
+# Given starting points (n, inputs), the leaves that must all be positive, and whether linear
+# programmes may be used: a point that the judge calls a violation, or None.
+Search = Callable[[Array, Sequence[int], bool], Array | None]

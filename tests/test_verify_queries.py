@@ -1,0 +1,234 @@
+"""Queries, verdicts and backends: bad input is named, no searcher is believed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+from verify_cases import FormNetwork, chain, random_condition, random_network, worst_value
+
+from qll.errors import InputError
+from qll.formula.hard import Max, Min, affine
+from qll.networks.relu_form import Layer, ReluForm
+from qll.verify.backend import BACKENDS, Backend, Budget
+from qll.verify.condition import compile_condition, obligations, substitute
+from qll.verify.judge import Worth, judge
+from qll.verify.query import Query
+from qll.verify.verdict import Reason, Status, Verdict
+from qll.verify.vnnlib import parse_vnnlib
+
+IDENTITY = chain((np.eye(2), [0.0, 0.0]), (np.eye(2), [0.0, 0.0]))
+BELOW_ONE = affine([(("y", 0), 1.0)], -1.0)
+
+
+def assert_three_parts(error: InputError, *words: str) -> None:
+    text = str(error)
+    assert "Expected" in text
+    assert "Fix:" in text
+    for word in words:
+        assert word in text
+
+
+@pytest.mark.parametrize(
+    ("lower", "upper", "words"),
+    [
+        ([0.0], [1.0], ("2 numbers",)),
+        ([0.0, -np.inf], [1.0, 1.0], ("not finite",)),
+        ([0.0, 0.0], [1.0, np.nan], ("not finite",)),
+        ([0.0, 2.0], [1.0, 1.0], ("empty at input 1",)),
+    ],
+)
+def test_bad_regions_are_named(lower: Any, upper: Any, words: tuple[str, ...]) -> None:
+    with pytest.raises(InputError) as caught:
+        Query(IDENTITY, np.array(lower), np.array(upper), BELOW_ONE)
+    assert_three_parts(caught.value, *words)
+
+
+@pytest.mark.parametrize(
+    ("form", "word"),
+    [
+        (affine([(("y", 7), 1.0)]), "y[7]"),
+        (affine([(("x", 2), 1.0)]), "x[2]"),
+        (affine([(("y2", 0), 1.0)]), "y2"),
+        (affine([(("y", 0), float("nan"))]), "finite"),
+    ],
+)
+def test_conditions_that_do_not_fit_are_named(form: Any, word: str) -> None:
+    with pytest.raises(InputError) as caught:
+        Query(IDENTITY, np.zeros(2), np.ones(2), form)
+    assert_three_parts(caught.value, word)
+
+
+def test_weights_that_are_not_finite_are_named() -> None:
+    broken = FormNetwork(ReluForm((1,), (Layer(np.zeros(1), ((0, np.array([[np.nan]])),)),)))
+    with pytest.raises(InputError) as caught:
+        Query(broken, np.zeros(1), np.ones(1), BELOW_ONE)
+    assert_three_parts(caught.value, "weight")
+
+
+def test_constants_decide_before_any_work() -> None:
+    always, never = affine([], -1.0), affine([], 1.0)
+    backend = BACKENDS["bab"]()
+    box = (np.zeros(2), np.ones(2))
+    vacuous = Query(IDENTITY, *box, Min((always, BELOW_ONE)))
+    assert backend.decide([vacuous], Budget())[0].stage == "trivial"
+    assert backend.decide([vacuous], Budget())[0].status is Status.VERIFIED
+    hopeless = backend.decide([Query(IDENTITY, *box, Max((never, BELOW_ONE)))], Budget())[0]
+    assert hopeless.status is Status.FALSIFIED
+    assert hopeless.witness is not None
+
+
+def test_substitution_and_collection_of_like_terms() -> None:
+    form = Max((affine([(("y", 0), 1.0), (("y0", 0), -1.0)]), affine([(("x0", 1), 2.0)], 1.0)))
+    found = substitute(form, {"y0": [3.0], "x0": [0.0, 5.0]})
+    assert found == Max((affine([(("y", 0), 1.0)], -3.0), affine([], 11.0)))
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_obligations_expand_to_the_condition(seed: int) -> None:
+    """At random points the condition is violated iff some fully expanded obligation is."""
+    rng = np.random.default_rng(seed)
+    condition = compile_condition(random_condition(rng, 3, 2, 3), output_size=3, input_size=2)
+    stack, clauses = obligations(condition.tree), []
+    while stack:
+        obligation = stack.pop()
+        if obligation.is_conjunction:
+            clauses.append(list(obligation.leaves))
+        else:
+            stack.extend(obligation.expand())
+    y, x = rng.standard_normal((200, 3)), rng.standard_normal((200, 2))
+    leaves = condition.leaf_values(y, x)
+    value = condition.value(leaves)
+    best = np.max([leaves[:, clause].min(axis=1) for clause in clauses], axis=0)
+    assert np.allclose(value, best)
+    weights = condition.soft_weights(leaves, 50.0)
+    assert np.allclose(weights.sum(axis=1), 1.0)
+    for row in range(3):
+        low, high = condition.exact_range(y[row], y[row], x[row])
+        assert low == high
+        assert float(low) == pytest.approx(value[row], abs=1e-12)
+
+
+@dataclass
+class Liar(Backend):
+    """Answers what it is told to, to see who believes it."""
+
+    name: ClassVar[str] = "liar"
+    verdict: Verdict | None = None
+
+    def run(self, queries: Sequence[Query], budget: Budget) -> list[Verdict]:
+        assert self.verdict is not None
+        return [self.verdict] * len(queries)
+
+
+@pytest.mark.parametrize(
+    "witness", [None, np.array([0.5, 0.5]), np.array([5.0, 5.0]), np.array([np.nan, 1.0])]
+)
+def test_a_wrong_witness_is_not_believed(witness: Any) -> None:
+    query = Query(IDENTITY, np.zeros(2), 2 * np.ones(2), BELOW_ONE)
+    said = Verdict(Status.FALSIFIED, "lie", witness=witness)
+    verdict = Liar(said).decide([query], Budget())[0]
+    assert verdict.status is Status.UNKNOWN
+    assert verdict.reason is Reason.BACKEND
+    right = Verdict(Status.FALSIFIED, "truth", witness=np.array([1.5, 0.0]))
+    assert Liar(right).decide([query], Budget())[0].status is Status.FALSIFIED
+
+
+def test_where_the_run_time_differs_the_answer_is_near_tie() -> None:
+    @dataclass(frozen=True, eq=False)
+    class Rounded(FormNetwork):
+        def runtime(self, batch: Any) -> Any:
+            return np.floor(self.relu_form.forward(np.asarray(batch)) * 10) / 10
+
+    network = Rounded(IDENTITY.relu_form)
+    query = Query(network, np.zeros(2), 2 * np.ones(2), BELOW_ONE)
+    judgement = judge(query, np.array([1.01, 0.0]))
+    assert judgement.worth is Worth.NEAR_TIE
+    said = Verdict(Status.FALSIFIED, "attack", witness=np.array([1.01, 0.0]))
+    verdict = Liar(said).decide([query], Budget())[0]
+    assert (verdict.status, verdict.reason) == (Status.UNKNOWN, Reason.NEAR_TIE)
+
+
+def test_a_tie_is_no_violation_in_exact_arithmetic() -> None:
+    query = Query(IDENTITY, np.zeros(2), np.ones(2), BELOW_ONE)
+    assert judge(query, np.array([1.0, 0.0])).worth is Worth.NOTHING
+    strict = Query(IDENTITY, np.zeros(2), np.ones(2), BELOW_ONE, tie_violates=True)
+    assert judge(strict, np.array([1.0, 0.0])).worth is Worth.VIOLATION
+
+
+def test_the_budget_holds() -> None:
+    rng = np.random.default_rng(0)
+    wide = [(rng.standard_normal((60, 60)), rng.standard_normal(60)) for _ in range(3)]
+    network = chain(*wide, (rng.standard_normal((2, 60)), [0.0, 0.0]))
+    centre = network.relu_form.forward(np.zeros((1, 60)))[0, 0]
+    condition = affine([(("y", 0), 1.0)], float(-centre - 250.0))
+    query = Query(network, -np.ones(60), np.ones(60), condition)
+    BACKENDS["bab"]().decide([query], Budget(seconds=0.5))  # compiles
+    start = time.process_time()
+    verdict = BACKENDS["bab"]().decide([query], Budget(seconds=3.0, clock="cpu"))[0]
+    if verdict.reason is Reason.TIME:
+        assert time.process_time() - start <= 3.3
+        assert verdict.bound is not None
+        assert verdict.nodes > 0
+
+
+VNNLIB = """
+; a comment
+(declare-const X_0 Real)
+(declare-const X_1 Real)
+(declare-const Y_0 Real)
+(declare-const Y_1 Real)
+(assert (<= X_0 1.0)) (assert (>= X_0 -1.0))
+(assert (<= X_1 0.5)) (assert (>= X_1 -0.5))
+(assert (or (and (>= Y_0 Y_1) (>= Y_0 0.75)) (and (<= (+ Y_0 (* 2.0 Y_1)) -3.0))))
+"""
+
+
+def test_vnnlib_is_read_with_ties() -> None:
+    found = parse_vnnlib(VNNLIB)
+    assert found.lower.tolist() == [-1.0, -0.5]
+    assert found.upper.tolist() == [1.0, 0.5]
+    query = Query(IDENTITY, found.lower, found.upper, found.condition, tie_violates=True)
+    verdict = BACKENDS["bab"]().decide([query], Budget())[0]
+    assert verdict.status is Status.FALSIFIED
+    assert verdict.witness is not None
+    assert verdict.witness[0] >= 0.75
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "(assert",
+        ")",
+        "(declare-const Z_0 Real)",
+        "(declare-const X_0 Real)(assert (<= (* X_0 X_0) 1))",
+        "(check-sat)",
+        "(declare-const X_0 Real)(assert (<= X_0 one))",
+    ],
+)
+def test_bad_vnnlib_is_named(text: str) -> None:
+    with pytest.raises(InputError) as caught:
+        parse_vnnlib(text)
+    assert_three_parts(caught.value)
+
+
+def test_marabou_agrees_on_tiny_networks() -> None:
+    pytest.importorskip("maraboupy")
+    decided = 0
+    for seed in range(2000, 2012):
+        rng = np.random.default_rng(seed)
+        network = random_network(rng)
+        inputs = network.relu_form.input_size
+        query = Query(
+            network, -np.ones(inputs), np.ones(inputs), random_condition(rng, 3, inputs, 1)
+        )
+        ours = BACKENDS["bab"]().decide([query], Budget())[0]
+        theirs = BACKENDS["marabou"]().decide([query], Budget())[0]
+        worst = worst_value(query)
+        assert not ours.contradicts(theirs), (seed, worst)
+        decided += theirs.decided
+    assert decided >= 8
