@@ -67,7 +67,7 @@ def write_run(
     _write(path / "evaluation.json", _evaluation(level, chance, config.is_baseline))
     judged = config.parameters if config.judged is None else config.judged
     for name, epsilon, share in (("full", 1.0, level), ("half", 0.5, math.sqrt(level))):
-        content = _verdicts(epsilon * judged["epsilon"], share, chance)
+        content = _verdicts(prop, epsilon * judged["epsilon"], share, chance)
         _write(path / f"verdicts-{name}.json", content)
     if witnesses and seed == 0:
         _witnesses(path, data, chance)
@@ -104,11 +104,13 @@ def _evaluation(level: float, chance: np.random.Generator, baseline: bool) -> di
     }
 
 
-def _verdicts(epsilon: float, share: float, chance: np.random.Generator) -> dict[str, object]:
+def _verdicts(
+    prop: str, epsilon: float, share: float, chance: np.random.Generator
+) -> dict[str, object]:
     drawn = chance.uniform(size=100)
     verdicts = [
         {
-            "index": k,
+            "point": k,
             "status": "verified" if u < share else "falsified" if u < share + 0.05 else "unknown",
             "reason": None,
             "stage": "root",
@@ -120,7 +122,7 @@ def _verdicts(epsilon: float, share: float, chance: np.random.Generator) -> dict
         }
         for k, u in enumerate(drawn.tolist())
     ]
-    return {"epsilon": epsilon, "verdicts": verdicts}
+    return {"property": prop, "parameters": {"epsilon": epsilon}, "verdicts": verdicts}
 
 
 def _witnesses(path: Path, data: str, chance: np.random.Generator) -> None:

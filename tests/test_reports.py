@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import io
 import json
 import statistics
@@ -70,8 +71,48 @@ def test_csat_is_counted_from_the_verdicts_at_the_judged_epsilon(tmp_path: Path)
     # Verdicts at another epsilon are not CSat.
     for name in ("full", "half"):
         path = tmp_path / f"run/verdicts-{name}.json"
-        path.write_text(json.dumps({"epsilon": 0.5, "verdicts": counted}))
+        content = {"property": "not-both", "parameters": {"epsilon": 0.5}, "verdicts": counted}
+        path.write_text(json.dumps(content))
     assert read_run(tmp_path / "run").figures["CSat"] is None
+
+
+def test_verdicts_of_another_network_or_property_do_not_count(tmp_path: Path) -> None:
+    write_run(tmp_path / "run", "not-both", "dice", "qll:5", 0)
+    path = tmp_path / "run/verdicts-full.json"
+    values = json.loads(path.read_text())
+    path.write_text(json.dumps({**values, "property": "exactly-one"}))
+    with pytest.raises(RunError, match="another property"):
+        read_run(tmp_path / "run")
+    (tmp_path / "run/model.onnx").write_bytes(b"weights")
+    path.write_text(json.dumps({**values, "network_sha256": "0" * 64}))
+    with pytest.raises(RunError, match="another network"):
+        read_run(tmp_path / "run")
+    good = {"network_sha256": hashlib.sha256(b"weights").hexdigest()}
+    for name in ("full", "half"):
+        file = tmp_path / f"run/verdicts-{name}.json"
+        file.write_text(
+            json.dumps({**json.loads(file.read_text()), "property": "not-both", **good})
+        )
+    assert read_run(tmp_path / "run").figures["CSat"] is not None
+
+
+def test_verdicts_as_the_command_writes_them(tmp_path: Path) -> None:
+    """A real network, verified for real: the writer and the reader agree on the record."""
+    from qll.training.config import resolve
+    from qll.training.loop import train
+
+    options = {"logic": "baseline", "epochs": 0}
+    small = ["data_options.count_train=8", "data_options.count_test=6"]
+    config = resolve("not-both", "dice-rendered", options=options, settings=small)
+    train(config, tmp_path / "run")
+    command = ["verify", "not-both", "--network", str(tmp_path / "run/model.onnx")]
+    command += ["--data", "dice-rendered", "--count", "3", "--timeout", "2", "--jobs", "1"]
+    command += ["--json", str(tmp_path / "run/verdicts.json")]
+    result = CliRunner().invoke(build_app(), command)
+    assert result.exit_code in (0, 10, 11), result.output
+    run = read_run(tmp_path / "run")
+    assert len(run.verifications[0].answers) == 3
+    assert f"CSat {run.figures['CSat']:.1f} %" in result.output
 
 
 def test_best_row_has_the_largest_product(tmp_path: Path) -> None:
@@ -145,7 +186,9 @@ def test_damaged_unfinished_and_doubled_runs_are_named(tmp_path: Path) -> None:
     write_run(tmp_path / "torn", "not-both", "dice", "qll:5", 2)
     (tmp_path / "torn/evaluation.json").write_text('{"pacc": ')
     write_run(tmp_path / "wrong", "not-both", "dice", "qll:5", 3)
-    (tmp_path / "wrong/verdicts-full.json").write_text('{"epsilon": 1, "verdicts": [{}]}')
+    (tmp_path / "wrong/verdicts-full.json").write_text(
+        '{"property": "not-both", "parameters": {"epsilon": 1}, "verdicts": [{}]}'
+    )
     records = read_runs([tmp_path])
     assert {item.path.name for item in records.left_out} == {"again", "torn", "wrong"}
     assert {run.name: run.state for run in records.runs} == {

@@ -2,8 +2,8 @@
 
 A run is a folder with ``config.json`` (see ``qll.training.run``). Beside it are read
 
-verdicts*.json      {"epsilon": 0.1, "verdicts": [{"index": 3, "status": "verified", ...}, ...]}
-                    with the entries of ``Verdict.as_json`` and the index of the test image
+verdicts*.json      what ``qll verify --json`` writes; verdicts of another network or another
+                    property than the run's are refused
 counterexamples.npz, witnesses*.npz
                     what ``qll attack --out`` keeps: index, clean, attacked_x, labels, outputs
 failure.json        {"reason": "..."}: the run was given up
@@ -11,6 +11,7 @@ failure.json        {"reason": "..."}: the run was given up
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -171,7 +172,9 @@ def read_run(path: Path) -> Run:
         config=config,
         epochs=tuple(folder.rows()),
         evaluation=folder.evaluation(),
-        verifications=tuple(_verification(file) for file in sorted(path.glob("verdicts*.json"))),
+        verifications=tuple(
+            _verification(file, folder, config) for file in sorted(path.glob("verdicts*.json"))
+        ),
         environment=read_json(environment, "environment") if environment.is_file() else {},
         failure=str(read_json(failure, "failure").get("reason", "no reason recorded"))
         if failure.is_file()
@@ -179,14 +182,17 @@ def read_run(path: Path) -> Run:
     )
 
 
-def _verification(path: Path) -> Verification:
+def _verification(path: Path, folder: RunFolder, config: TrainConfig) -> Verification:
     values = read_json(path, "verdicts")
+    _check_asked(path, values, folder, config)
     try:
-        epsilon = values.get("epsilon", values.get("parameters", {}).get("epsilon"))
+        epsilon = values["parameters"]["epsilon"]
         answers = tuple(
-            Answer(int(v.get("index", k)), str(v["status"]), float(v["seconds"]))
-            for k, v in enumerate(values["verdicts"])
+            Answer(int(v["point"]), str(v["status"]), float(v["seconds"]))
+            for v in values["verdicts"]
         )
+        if len({a.index for a in answers}) != len(answers):
+            raise ValueError("a data point that occurs twice")
         unknown = {a.status for a in answers} - set(STATUSES)
         if unknown or not all(math.isfinite(a.seconds) and a.seconds >= 0 for a in answers):
             raise ValueError(f"statuses {sorted(unknown)}" if unknown else "a time that is none")
@@ -195,10 +201,30 @@ def _verification(path: Path) -> Verification:
         raise RunError(
             "these are not the verdicts of a verifier",
             where=str(path),
-            expected="an epsilon, and verdicts with status and seconds",
+            expected="parameters with epsilon, and verdicts with point, status and seconds",
             found=f"{type(error).__name__}: {error}",
             fix="run qll verify again, or remove the file",
         ) from error
+
+
+def _check_asked(
+    path: Path, values: Mapping[str, Any], folder: RunFolder, config: TrainConfig
+) -> None:
+    """A proof counts for the network and the property it was made for, and for no other."""
+    expected = {"property": Path(config.property).stem}
+    found = {"property": Path(str(values.get("property", ""))).stem}
+    if folder.onnx_path.is_file():
+        expected["network"] = hashlib.sha256(folder.onnx_path.read_bytes()).hexdigest()
+        found["network"] = str(values.get("network_sha256", ""))
+    for name, wanted in expected.items():
+        if found[name] != wanted:
+            raise RunError(
+                f"these verdicts are about another {name}",
+                where=str(path),
+                expected=wanted,
+                found=found[name] or "none named",
+                fix="verify the run's own model.onnx again, or remove the file",
+            )
 
 
 def _find(folders: Iterable[Path]) -> list[Path]:
