@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -131,7 +130,3 @@ def certified() -> tuple[Certified, ...]:
         assert refuted.status is Status.FALSIFIED, (seed, refuted)
         found.append(Certified(case, good, bad, refuted.witness, data))
     return tuple(found)
-
-
-def deadline() -> float:
-    return time.monotonic() + 5.0

@@ -7,7 +7,6 @@ as certificates for the false claim, and the checker must refuse every one.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -17,9 +16,10 @@ from audit_cases import Certified, certified
 
 from qll.audit import audit
 from qll.networks.relu_form import Layer, ReluForm
+from qll.verify import clock
 from qll.verify import prover as module
 from qll.verify.certificate import certify
-from qll.verify.proof import Outcome
+from qll.verify.proof import Outcome, Trail
 from qll.verify.prover import ChainProver
 from qll.verify.query import Query
 from qll.verify.verdict import Status, Verdict
@@ -29,7 +29,7 @@ Prove = Callable[[Query], tuple[ChainProver, Outcome]]
 
 
 def run(prover: ChainProver, query: Query) -> tuple[ChainProver, Outcome]:
-    return prover, prover.prove(query, time.monotonic() + SECONDS, lambda *_: None)
+    return prover, prover.prove(query, clock.now() + SECONDS, lambda *_: None)
 
 
 def dense(weight: Any) -> Any:
@@ -119,7 +119,7 @@ def with_evaluation(form: ReluForm, change: Callable[..., Any]) -> ChainProver:
 
 def _swapped(self: Any, node: Any, neuron: int, sign: int) -> Any:
     child = CHILD(self, node, neuron, sign)
-    return replace(child, trail=module.Trail(node.trail, neuron, -sign))
+    return replace(child, trail=Trail(node.trail, neuron, -sign))
 
 
 def _without_off(self: Any, nodes: Any, steps: int) -> Any:

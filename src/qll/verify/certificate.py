@@ -210,7 +210,7 @@ def _writer(query: Query, verdict: Verdict) -> _Writer:
     if query.compiled.tree is False:
         return _Writer(None)
     prover, outcome = verdict.proof if verdict.proof is not None else (None, None)
-    if not isinstance(prover, ChainProver) or outcome is None:
+    if type(prover) is not ChainProver or outcome is None:
         raise Unwritable("this prover keeps no proof that can be written")
     writer = _Writer(prover.chain)
     writer.follow(query, outcome)
