@@ -192,6 +192,9 @@ def qll_value(
                 values = [visit(body, inner, flipped) for inner in naive.bindings(node, env)]
                 return connect("and" if kind == "forall" else "or", values, hardness)
             case Implies("material", left, right):
+                truth = crisp(naive, left, env)
+                if truth is not None:  # as a premise labels are top or bottom
+                    return visit(right, env, flipped) if truth else -math.inf
                 return connect(
                     "or", [negated(left, env, flipped), visit(right, env, flipped)], None
                 )
@@ -406,6 +409,9 @@ def pushed_value(naive: Naive, formula: Formula, ops: Operations) -> float:
                 values = [visit(body, inner, neg) for inner in naive.bindings(node, env)]
                 return connect((kind == "forall") != neg, values, hardness)
             case Implies("material", left, right):
+                truth = crisp(naive, left, env)
+                if truth is not None:
+                    return visit(right, env, neg) if truth else BOTTOM if neg else TOP
                 return connect(neg, [visit(left, env, not neg), visit(right, env, neg)], None)
             case Implies(_, left, right):
                 return degrees(right, left, env) if neg else degrees(left, right, env)

@@ -127,20 +127,20 @@ def test_mutated_properties(name: str) -> None:
 
 
 LONG = {
-    "parentheses": "(" * 100_000,
-    "closed parentheses": "(" * 20_000 + "y[0] <= 0" + ")" * 20_000,
-    "negations": "not " * 30_000 + "y[0] <= 0",
-    "minus signs": "-" * 50_000 + "y[0] <= 0",
-    "implications": "y[0] <= 0 -> " * 10_000 + "y[0] <= 0",
-    "comparisons": "y[0] <= " * 15_000,
-    "quantifiers": "forall i in outputs: " * 5_000 + "y[0] <= 0",
+    "parentheses": "(" * 40_000,
+    "closed parentheses": "(" * 8_000 + "y[0] <= 0" + ")" * 8_000,
+    "negations": "not " * 10_000 + "y[0] <= 0",
+    "minus signs": "-" * 20_000 + "y[0] <= 0",
+    "implications": "y[0] <= 0 -> " * 3_000 + "y[0] <= 0",
+    "comparisons": "y[0] <= " * 6_000,
+    "quantifiers": "forall i in outputs: " * 2_000 + "y[0] <= 0",
     "garbage": "@" * 150_000,
     "digits": "y[0] <= " + "9" * 100_000,
     "index digits": f"y[{'9' * 100_000}] <= 0",
     "exponent": "y[0] <= 1e" + "9" * 5_000,
     "one name": "a" * 150_000,
     "ranges": " and ".join(["(forall i in 0..900000: y[0] <= 1)"] * 1000),
-    "products": "2*" * 40_000 + "y[0] <= 0",
+    "products": "2*" * 12_000 + "y[0] <= 0",
     "nested sets": "set s0 = {0}\n"
     + "".join(f"set s{k + 1} = s{k}\n" for k in range(3_000))
     + "forall i in s3000: y[i] <= z",

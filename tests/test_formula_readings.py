@@ -57,7 +57,7 @@ def assert_close(found: torch.Tensor, expected: list[float], what: str) -> None:
         assert a == b or math.isclose(a, b, rel_tol=1e-7, abs_tol=1e-7), (what, k, a, b)
 
 
-@settings(max_examples=150, suppress_health_check=SLOW)
+@settings(max_examples=80, suppress_health_check=SLOW)
 @given(specification(), st.lists(point(), min_size=1, max_size=4), st.sampled_from([0.7, 5.0]))
 def test_qll_and_boolean_agree_with_direct_evaluation(spec, points, p) -> None:
     prop = qll.Property(spec)
@@ -82,7 +82,7 @@ def test_qll_and_boolean_agree_with_direct_evaluation(spec, points, p) -> None:
         assert found == value or math.isclose(found, value, rel_tol=1e-9, abs_tol=1e-9)
 
 
-@settings(max_examples=60, suppress_health_check=SLOW)
+@settings(max_examples=30, suppress_health_check=SLOW)
 @given(
     specification(linear=False),
     st.lists(point(), min_size=1, max_size=3),
@@ -107,7 +107,7 @@ def test_other_comparisons_of_qll_agree_with_direct_evaluation(spec, points, com
 def test_every_other_logic_agrees_with_direct_evaluation(linear: bool, multi_hot: bool) -> None:
     # DL2 and STL read `phi -o bottom` against a large finite number, and STL has no degree beyond
     # which `top -o phi` is still false: no constants, and no labels that become some, with -o.
-    @settings(max_examples=50, suppress_health_check=SLOW)
+    @settings(max_examples=30, suppress_health_check=SLOW)
     @given(
         specification(linear=linear, constants=not linear, labels=not linear),
         st.lists(point(multi_label=multi_hot), min_size=1, max_size=4),
@@ -152,7 +152,7 @@ def near_a_jump(
     return False
 
 
-@settings(max_examples=80, suppress_health_check=SLOW)
+@settings(max_examples=50, suppress_health_check=SLOW)
 @given(specification(linear=False), st.lists(point(), min_size=1, max_size=3))
 def test_logics_that_claim_soundness_agree_with_the_boolean_reading(spec, points) -> None:
     prop = qll.Property(spec)
@@ -175,7 +175,7 @@ def true_from(logic: qll.Logic) -> float:
     return logic.unit
 
 
-@settings(max_examples=150, suppress_health_check=SLOW)
+@settings(max_examples=80, suppress_health_check=SLOW)
 @given(
     specification(constants=False),
     st.lists(point(), min_size=1, max_size=3),

@@ -143,7 +143,7 @@ def test_unicode_and_ascii_read_alike() -> None:
     assert parse_specification(ascii_text) == parse_specification(unicode_text)
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=80, suppress_health_check=[HealthCheck.too_slow])
 @given(specification(), st.sampled_from(["ascii", "unicode"]))
 def test_random_specifications_print_and_parse_back(spec: Specification, style: str) -> None:
     text = show_specification(spec, style)  # type: ignore[arg-type]
@@ -204,7 +204,7 @@ def test_shipped_properties_as_latex(name: str) -> None:
     assert "forall" not in latex.replace(r"\forall", "") and " and " not in latex
 
 
-@settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
 @given(specification())
 def test_random_formulas_as_latex(spec: Specification) -> None:
     assert_balanced(show_specification(spec, "latex"))

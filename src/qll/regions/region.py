@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from qll.errors import InputError
-from qll.formula.hard import Affine
+from qll.formula.hard import Affine, negated
 from qll.formula.nodes import Ball, Box, Linear, PointBinder, Quantity
 from qll.formula.rewrite import Grounder, Shape
 from qll.property import Property
@@ -128,6 +128,8 @@ class Region:
                 low = torch.maximum(low, points["x"] - self.radius2)
                 high = torch.minimum(high, points["x"] + self.radius2)
             points["x2"] = torch.clamp(points["x2"], low, high)
+            if self.radius2 is not None:
+                points["x2"] = _drawn_in(points["x2"], points["x"], self.radius2)
             ties = self._ties()
             if ties:
                 flat = points["x2"].flatten(1).clone()
@@ -162,8 +164,16 @@ class Region:
         scale = sum(c * c for _, _, c in free)
         if scale == 0.0:
             return False
-        # A step a hair beyond the boundary ends inside despite rounding.
-        step = torch.relu(excess) * (1.0 + 1e-6) / scale
+        # A step a hair beyond the boundary ends inside despite rounding; not so for an equation,
+        # which has another constraint on the far side.
+        beyond = 0.0
+        if negated(constraint) not in (*self.constraints, *self.constraints2):
+            sizes = [abs(constraint.constant)]
+            for (source, k), c in constraint.terms:
+                values = self.x0 if source == "x0" else points[source]
+                sizes.append(abs(c) * float(values.flatten(1)[:, k].abs().max()))
+            beyond = 4 * torch.finfo(excess.dtype).eps * sum(sizes)
+        step = torch.where(excess > 0, (excess * (1.0 + 1e-6) + beyond) / scale, 0.0)
         for source, k, coefficient in free:
             flat = points[source].flatten(1).clone()
             flat[:, k] -= coefficient * step
@@ -174,6 +184,17 @@ class Region:
 def _uniform(lower: Tensor, upper: Tensor, generator: torch.Generator | None) -> Tensor:
     noise = torch.rand(lower.shape, generator=generator, dtype=lower.dtype, device=lower.device)
     return torch.clamp(lower + noise * (upper - lower), lower, upper)
+
+
+def _drawn_in(x2: Tensor, x: Tensor, radius: float) -> Tensor:
+    """``x + radius`` may round to a number whose distance from x is more than the radius: then the
+    next one towards x is taken, and once more where the difference itself was rounded."""
+    for _ in range(2):
+        outside = (x2 - x).abs() > radius
+        if not bool(outside.any()):
+            break
+        x2 = torch.where(outside, torch.nextafter(x2, x), x2)
+    return x2
 
 
 def _within(x: Tensor, lower: Tensor, upper: Tensor, tolerance: float) -> Tensor:
