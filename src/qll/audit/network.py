@@ -179,8 +179,24 @@ class _Reader:
             self._matrix(weight, self._bias(inputs, weight.shape[0]))
         elif kind == "Conv":
             self._convolve(self._constant(inputs, 1), inputs, options)
+        elif kind == "BatchNormalization":
+            self._normalise([self._constant(inputs, k) for k in (1, 2, 3, 4)], options)
         else:
             require(kind == "Identity", f"operator {kind} is not understood")
+
+    def _normalise(self, given: list[Array], options: dict[str, Any]) -> None:
+        """``(x - mean) / sqrt(variance + epsilon) * gain + shift`` by channel, where the root is
+        exactly 1: how a normalisation layer is stored. Another root is not a stored number."""
+        epsilon = options["epsilon"].f if "epsilon" in options else 1e-5
+        channels = self.shape[1]
+        require(all(v.shape == (channels,) for v in given), "a normalisation does not fit")
+        gain, shift, mean, variance = (np.repeat(v, math.prod(self.shape[2:])) for v in given)
+        require(epsilon == 0.0 and (variance == 1.0).all(), "a batch normalisation with a variance")
+        one, zero = np.ones(mean.size), np.zeros(mean.size)
+        self._diagonal(one, -mean, one)
+        self._diagonal(gain, zero, one)
+        if shift.any():
+            self._diagonal(one, shift, one)
 
     def _spread(self, values: list[float]) -> Array:
         given = _stored(np.array(values, dtype=np.float64)).ravel()
