@@ -7,7 +7,9 @@ Both train in this process, turn about, on the same batches, from the same weigh
 augmentation; a row is the median of the steps, times the steps of an epoch. The reference runs its
 restarts one after the other and differentiates by autograd, as the published code does. What the
 attacks reach is compared too, at equal weights: ``gap`` is the difference of the mean attacked
-losses (ours less the reference's; starting points differ, so it is not zero).
+losses (ours less the reference's; starting points differ, so it is not zero). ``cpu`` is the ratio
+of processor seconds, ``attack`` the attack's share of our step, ``MB`` the most memory that a step
+takes beyond what the process holds between steps, the reference's and ours.
 """
 
 from __future__ import annotations
@@ -15,7 +17,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import resource
 import statistics
 import sys
 import time
@@ -232,6 +233,8 @@ class Row:
     attack_share: float
     reference_loss: float
     gap: float
+    reference_megabytes: float
+    megabytes: float
 
 
 CASES = [
@@ -332,6 +335,7 @@ def measure(case: Case, data: DataSet, rounds: int, seed: int = 0) -> Row:
         found = ours.attack.find(model, ours.prop, x, labels, logic=logic, engine="compiled")["x"]
         ours_reach = plain.loss(model(found), labels).mean().item()
     plain_reach = plain.loss(model(plain.attack(x, labels)), labels).mean().item()
+    megabytes = peak_growth(plain_step), peak_growth(our_step)
     wall = {name: statistics.median(t for t, _ in pairs) for name, pairs in times.items()}
     cpu = {name: statistics.median(t for _, t in pairs) for name, pairs in times.items()}
     return Row(
@@ -345,6 +349,7 @@ def measure(case: Case, data: DataSet, rounds: int, seed: int = 0) -> Row:
         attack_seconds / wall["ours"],
         plain_reach,
         ours_reach - plain_reach,
+        *megabytes,
     )
 
 
@@ -354,21 +359,21 @@ def timed(action: Callable[[int], object], number: int) -> tuple[float, float]:
     return time.perf_counter() - wall, time.process_time() - cpu
 
 
-def memory_of(run: Callable[[], None]) -> float:
-    """Most memory in MB that a run takes beyond what the process had, in a process of its own."""
-    reader, writer = os.pipe()
-    child = os.fork()
-    if child == 0:
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        run()
-        after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        os.write(writer, str(after - before).encode())
-        os._exit(0)
-    os.waitpid(child, 0)
-    kilobytes = int(os.read(reader, 100))
-    os.close(reader)
-    os.close(writer)
-    return kilobytes / 1024
+def peak_growth(action: Callable[[int], object]) -> float:
+    """MB by which the process grows at most during an action; NaN where Linux does not tell."""
+    status, peak_reset = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+    try:
+        peak_reset.write_text("5")  # the peak counts from here
+        before = _kilobytes(status, "VmRSS")
+        action(0)
+        return (_kilobytes(status, "VmHWM") - before) / 1024
+    except (OSError, StopIteration):
+        return float("nan")
+
+
+def _kilobytes(status: Path, name: str) -> int:
+    lines = status.read_text(encoding="ascii").splitlines()
+    return int(next(line for line in lines if line.startswith(name)).split()[1])
 
 
 def main() -> None:
@@ -391,7 +396,7 @@ def main() -> None:
     sets: dict[str, DataSet] = {}
     print(f"{torch.get_num_threads()} threads, torch {torch.__version__}")
     print(f"{'property':34} {'logic':6} {'plain s':>9} {'ours s':>8} {'ratio':>6} "
-          f"{'cpu':>6} {'attack':>7} {'plain loss':>11} {'gap':>9}")  # fmt: skip
+          f"{'cpu':>6} {'attack':>7} {'plain loss':>11} {'gap':>9} {'MB':>9}")  # fmt: skip
     rows = []
     for case in cases:
         if case.data not in sets:
@@ -401,7 +406,8 @@ def main() -> None:
         rows.append(row)
         print(f"{row.property:34} {row.logic:6} {row.reference_seconds:9.1f} {row.seconds:8.2f} "
               f"{row.ratio:6.1f} {row.reference_cpu_seconds / row.cpu_seconds:6.1f} "
-              f"{row.attack_share:6.0%} {row.reference_loss:11.4f} {row.gap:+9.4f}")  # fmt: skip
+              f"{row.attack_share:6.0%} {row.reference_loss:11.4f} {row.gap:+9.4f} "
+              f"{row.reference_megabytes:4.0f}/{row.megabytes:.0f}")  # fmt: skip
         sys.stdout.flush()
     if options.json:
         record = {"threads": torch.get_num_threads(), "rows": [asdict(row) for row in rows]}

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+import textwrap
+
 import numpy as np
 import pytest
 import torch
@@ -210,3 +215,32 @@ def test_checkpoints_are_those_of_the_paper() -> None:
 )
 def test_the_tile_follows_the_instruction_set(features, shape) -> None:
     assert choose_shape(features) == shape
+
+
+@pytest.mark.slow
+def test_other_instruction_sets_agree() -> None:
+    """A narrower machine compiles other lanes and tiles; what it finds is the same."""
+    script = """
+        import numpy as np, torch, qll
+        from qll.attacks.apgd import AutoPGD
+        from qll.kernels.simd import LANES, TILE
+        from qll.networks.models import paper_mnist
+        torch.manual_seed(0)
+        model, x, labels = paper_mnist(), torch.rand(40, 1, 28, 28), torch.arange(40) % 10
+        prop = qll.load("classification-robustness", epsilon=0.2)
+        points = AutoPGD(10, 1).find(model, prop, x, labels, engine="compiled")["x"]
+        print(LANES, TILE, float(prop.loss(model(points), labels=labels, logic="qll:5").mean()))
+    """
+    narrow = {"NUMBA_CPU_NAME": "haswell", "NUMBA_CPU_FEATURES": "+sse4.2,+avx,+avx2,+fma"}
+    found = []
+    for extra in ({}, narrow):
+        done = subprocess.run(
+            [sys.executable, "-c", textwrap.dedent(script)],
+            env={**os.environ, **extra},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        found.append(done.stdout.split())
+    assert found[1][:2] == ["16", "4"]
+    assert abs(float(found[0][2]) - float(found[1][2])) < VALUE_TOLERANCE
