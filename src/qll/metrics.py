@@ -48,6 +48,10 @@ class Share:
         return f"{100 * self.value:.1f} %"
 
 
+Satisfaction = Callable[[nn.Module], Mapping[str, Share]]
+"""Asks a verifier about a network: the proved share by epsilon."""
+
+
 @dataclass(frozen=True)
 class Evaluation:
     """All figures of one network; ``rmse`` takes the place of PAcc in a regression. ``csat`` maps
@@ -198,7 +202,7 @@ def evaluate(
     samples: int = 1,
     seed: int = 0,
     engine: Engine = "auto",
-    csat: Callable[[nn.Module], Mapping[str, Share]] | None = None,
+    csat: Satisfaction | None = None,
 ) -> Evaluation:
     """All figures. ``logic`` is the run's own (None: a baseline, which has no self oracle);
     ``attacked`` the form of the formula that leads the attacks, judged by ``prop``; ``csat`` asks a
@@ -227,6 +231,39 @@ def evaluate(
         rmse=root_mean_square_error(model, x, labels) if regression else None,
         csat={} if csat is None else csat(model),
     )
+
+
+def constraint_satisfaction(
+    prop: Property,
+    x: Tensor,
+    labels: Tensor,
+    *,
+    timeout: float = 10.0,
+    jobs: int = 1,
+) -> Satisfaction:
+    """CSat at the property's epsilon and at half of it: regions that are proved and whose proof the
+    independent checker confirms. What stays undecided counts as not proved."""
+
+    def ask(model: nn.Module) -> Mapping[str, Share]:
+        from qll.verify.api import verify
+
+        epsilon = prop.value_of("epsilon")
+        found = {}
+        for size in (epsilon, epsilon / 2):
+            verdicts = verify(
+                prop.with_parameters(epsilon=size),
+                model.eval(),
+                x,
+                labels,
+                certified=True,
+                timeout=timeout,
+                jobs=jobs,
+            )
+            proved = sum(verdict.status == "verified" for verdict in verdicts)
+            found[f"{size:g}"] = Share(proved, len(verdicts))
+        return found
+
+    return ask
 
 
 def _batches(count: int) -> Iterator[slice]:

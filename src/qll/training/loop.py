@@ -17,7 +17,7 @@ from qll.data.base import load as load_data
 from qll.errors import InputError, RunError
 from qll.kernels.forward import training_forward
 from qll.logics.base import Logic
-from qll.metrics import Evaluation, evaluate, prediction_accuracy
+from qll.metrics import Evaluation, Satisfaction, evaluate, prediction_accuracy
 from qll.property import Property
 from qll.training.checks import check_device, check_network, check_same, split_rows
 from qll.training.config import TrainConfig, check_property
@@ -186,8 +186,9 @@ class Trainer:
             self._draw()
         return TrainedRun(self.model, config, evaluation, self.rows, self.folder)
 
-    def evaluate(self, split: str = "test") -> Evaluation:
-        """All figures on the whole test set, or on the validation images."""
+    def evaluate(self, split: str = "test", *, csat: Satisfaction | None = None) -> Evaluation:
+        """All figures on the whole test set, or on the validation images. ``csat`` asks a verifier
+        (``qll.metrics.constraint_satisfaction``)."""
         x, labels = self._images(split)
         config = self.config
         return evaluate(
@@ -203,6 +204,7 @@ class Trainer:
             samples=config.samples,
             seed=stream_seed(config.seed, "evaluate"),
             engine=config.engine,
+            csat=csat,
         )
 
     # --- one epoch ---
