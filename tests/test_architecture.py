@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import doctest
+import importlib
 import subprocess
 import sys
 from functools import cache
@@ -233,6 +235,17 @@ def test_logics_and_properties_are_found_by_their_files() -> None:
     assert {f for f in files if not f.startswith("_")} == set(qll.LOGICS)
     texts = {p.stem for p in (ROOT / "properties").glob("*.qll")}
     assert texts == set(qll.properties.names())
+
+
+@pytest.mark.parametrize("part", ["errors", "registry", "formula", "logics", "properties"])
+def test_examples_in_docstrings(part: str) -> None:
+    tried = 0
+    for name in modules():
+        if name.split(".")[1:2] == [part]:
+            result = doctest.testmod(importlib.import_module(name))
+            assert result.failed == 0, name
+            tried += result.attempted
+    assert tried or part == "registry"
 
 
 def test_public_names_are_the_same_for_readers_and_for_types() -> None:

@@ -21,6 +21,7 @@ class Boolean(Logic):
     """Degrees are kept to the root, because ``-o`` and tensor compare them; a hardness written in
     the formula is infinite here. By the paper's Soundness theorem ``value <= 0`` is satisfaction.
 
+    >>> import torch
     >>> Boolean().loss(Boolean().conj(torch.tensor([-1.0, 0.0])))
     tensor(0.)
     """

@@ -75,10 +75,9 @@ class Yager(Fuzzy):
     def _residual(self, holds: Tensor, not_a: Tensor, not_b: Tensor, b: Tensor) -> Tensor:
         if math.isinf(self.r):
             return torch.where(holds, torch.ones_like(b), b)
-        # Where b is 1 to within rounding there is nothing to divide by, and nothing violated.
-        holds = holds | (not_b < torch.finfo(not_b.dtype).tiny)
         one = torch.ones_like(not_b)
-        base = torch.where(holds, one, not_b)
+        # Where b is 1 to within rounding, 1 - b must still divide.
+        base = torch.where(holds, one, not_b.clamp(min=torch.finfo(not_b.dtype).tiny))
         # ((1-b)^r - (1-a)^r)^(1/r) = (1-b) * (1 - ((1-a)/(1-b))^r)^(1/r): no cancelling powers
         ratio = torch.where(holds, torch.zeros_like(base), not_a / base)
         return torch.where(holds, one, 1.0 - base * root(1.0 - _power(ratio, self.r), self.r))
