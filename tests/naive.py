@@ -199,6 +199,9 @@ def qll_value(
                     "or", [negated(left, env, flipped), visit(right, env, flipped)], None
                 )
             case Implies(_, left, right):
+                truth = crisp(naive, left, env)
+                if truth is not None:
+                    return visit(right, env, flipped) if truth else -math.inf
                 if flipped:  # as seen from outside the negation: right -o left
                     return -degrees(right, left, env)
                 return degrees(left, right, env)
@@ -414,6 +417,9 @@ def pushed_value(naive: Naive, formula: Formula, ops: Operations) -> float:
                     return visit(right, env, neg) if truth else BOTTOM if neg else TOP
                 return connect(neg, [visit(left, env, not neg), visit(right, env, neg)], None)
             case Implies(_, left, right):
+                truth = crisp(naive, left, env)
+                if truth is not None:
+                    return visit(right, env, neg) if truth else BOTTOM if neg else TOP
                 return degrees(right, left, env) if neg else degrees(left, right, env)
             case FormulaReference(name, arguments):
                 body = naive.definitions[name].body

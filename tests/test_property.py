@@ -141,6 +141,15 @@ def test_negated_labels_are_top_or_bottom() -> None:
             assert torch.equal(first, other), name
 
 
+def test_a_negated_implication_from_a_label_is_the_usual_if() -> None:
+    """Not a large finite number in the place of bottom, which would scale DL2's product."""
+    y = torch.tensor([[1.0, 2.0]])
+    prop = qll.parse("(label(0) -o y[0] >= 9) -> y[1] <= 0")
+    for name in ("dl2", "stl", "product", "qll:5"):
+        plain = qll.parse("y[1] <= 0").value(y, logic=name)
+        assert torch.equal(prop.value(y, labels=torch.tensor([1]), logic=name), plain), name
+
+
 def test_new_label_patterns_extend_the_tables() -> None:
     prop = qll.parse(ROBUST.format(" where i != c"), outputs=4)
     y = random(6, 4)

@@ -209,16 +209,25 @@ class Grounder:
             work.append(lambda: visit(left, env, not neg))
 
         def linear(left: Formula, right: Formula, env: Environment, neg: bool) -> None:
-            if neg:  # not (a -o b) = b -o a, as degrees
-                left, right = right, left
-
             def decide() -> None:
                 premise = values.pop()
-                if is_decided(False, premise):
+                if isinstance(premise, Crisp):  # on labels it is the usual "if"
+                    if premise.truth:
+                        work.append(lambda: visit(right, env, neg))
+                    else:
+                        values.append(BOTTOM if neg else TOP)
+                elif premise == BOTTOM and not neg:
                     values.append(TOP)
-                    return
-                work.append(lambda: values.append(self._implication(premise, values.pop())))
-                work.append(lambda: visit(right, env, False))
+                else:
+                    work.append(lambda: combine(premise))
+                    work.append(lambda: visit(right, env, False))
+
+            def combine(premise: Formula) -> None:
+                conclusion = values.pop()
+                if neg:  # not (a -o b) = b -o a, as degrees
+                    premise, conclusion = conclusion, premise
+                false = is_decided(False, premise)
+                values.append(TOP if false else self._implication(premise, conclusion))
 
             work.append(decide)
             work.append(lambda: visit(left, env, False))
