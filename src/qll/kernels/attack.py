@@ -8,6 +8,7 @@ values agree within float noise, which ``tests/test_kernels_attack.py`` states i
 from __future__ import annotations
 
 import itertools
+import threading
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -37,6 +38,8 @@ class CompiledAttack:
     tape: Tape
     threads: int = 0  # 0: as many as torch uses
     _work: dict[int, tuple[Any, ...]] = field(default_factory=dict, repr=False)
+    # The rooms in ``_work`` serve one run at a time.
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     def __post_init__(self) -> None:
         if self.plan.outputs != self.tape.outputs:
@@ -91,7 +94,8 @@ class CompiledAttack:
         values = np.empty(len(low))
         box = (low, high)
         data = (box, _range(valid), chosen, outputs, keys, given, _schedule_arrays(schedule))
-        self._run_groups(len(low), data, (points, values))
+        with self._lock:
+            self._run_groups(len(low), data, (points, values))
         if spread:
             points, values = _best_of_restarts(points, values, restarts)
         return torch.from_numpy(points).reshape(shape), torch.from_numpy(values)
