@@ -113,24 +113,31 @@ class Bounder:
         box = mid, rad, reach = _middle(lower, upper)
         require(reach.max() < 2.0**100, "a box that is too large")
         lows, highs, costs = [], [], []
-        for k, layer in enumerate(self.network.layers):
-            if k == 0:
-                points = (t[..., self.reads] for t in (mid, rad, reach))
-                centre, most, cost = ((t * r).sum(-1) for t, r in zip(points, self.rows))
-            else:
-                centre, most = mid @ layer.middle.T, rad @ self.size[k].T
-                cost = reach @ self.error[k].T
-            cost = (cost + layer.bias_radius + self.g * np.abs(layer.bias)) * (1 + self.g)
-            centre, spread = centre + layer.bias, (most + cost) * (1 + 2 * self.g) + TINY
-            lows.append(np.nextafter(centre - spread, -np.inf))
-            highs.append(np.nextafter(centre + spread, np.inf))
+        for k in range(len(self.network.layers)):
+            low, high, cost = self._through(k, mid, rad, reach)
+            lows.append(low)
+            highs.append(high)
             costs.append(cost)
-            output = np.maximum(np.abs(lows[k]), np.abs(highs[k]))
-            mid, rad, reach = _middle(np.maximum(lows[k], 0), np.maximum(highs[k], 0))
+            output = np.maximum(np.abs(low), np.abs(high))
+            mid, rad, reach = _middle(np.maximum(low, 0), np.maximum(high, 0))
             require(reach.max() < 2.0**200, "activations that are too large")
         none = np.zeros((*box[0].shape[:-1], 0))
         low, high = (np.concatenate([none, *t[:-1]], axis=-1) for t in (lows, highs))
         return Area(*box, low, high, costs, output)
+
+    def _through(self, k: int, mid: Array, rad: Array, reach: Array) -> tuple[Array, Array, Array]:
+        """Ends of ``z_{k+1}`` for inputs within ``mid +- rad``, and the layer's cost."""
+        layer = self.network.layers[k]
+        if k == 0:
+            points = (t[..., self.reads] for t in (mid, rad, reach))
+            centre, most, cost = ((t * r).sum(-1) for t, r in zip(points, self.rows))
+        else:
+            centre, most = mid @ layer.middle.T, rad @ self.size[k].T
+            cost = reach @ self.error[k].T
+        cost = (cost + layer.bias_radius + self.g * np.abs(layer.bias)) * (1 + self.g)
+        centre, spread = centre + layer.bias, (most + cost) * (1 + 2 * self.g) + TINY
+        low, high = np.nextafter(centre - spread, -np.inf), np.nextafter(centre + spread, np.inf)
+        return low, high, cost
 
     def lower(
         self,
@@ -191,7 +198,11 @@ class Bounder:
         """Bounds of the hidden neurons of a stack of boxes by layers, where a sign is open."""
         low, high = area.low.copy(), area.high.copy()
         for k in range(2, len(self.starts)):
-            part = np.arange(self.starts[k - 1], self.starts[k])
+            below, part = (np.arange(*self.starts[i : i + 2]) for i in (k - 2, k - 1))
+            ends = _middle(*(np.maximum(t[..., below], 0) for t in (low, np.maximum(low, high))))
+            least, most, _ = self._through(k - 1, *ends)
+            low[..., part] = np.maximum(low[..., part], least)
+            high[..., part] = np.minimum(high[..., part], most)
             at = np.flatnonzero(((low < 0) & (high > 0))[..., part].any(axis=(0, 1)))
             if at.size:
                 rows = np.eye(part.size)[at]

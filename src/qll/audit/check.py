@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,7 @@ from qll.audit.container import NotConfirmed, digest, require, unpack
 from qll.audit.network import Array, Network, read_network
 from qll.errors import QllError
 
-BOUND, CROWN, EMPTY, CASE, SPLIT, TIGHTEN, HALVE = range(7)
+BOUND, CROWN, EMPTY, CASE, SPLIT, TIGHTEN, HALVE, OPEN = range(8)
 BATCH = 64
 
 
@@ -80,6 +81,10 @@ class Proof:
         self.leaves: list[Any] = []  # domain, weights, multipliers
         self.boxes: list[Any] = []
 
+    @cached_property
+    def plain(self) -> Bounder:
+        return Bounder(self.network)
+
     def take(self, name: str, count: int) -> Any:
         at = self.used[name]
         require(at + count <= self.arrays[name].size, f"the certificate lacks {name}")
@@ -112,6 +117,8 @@ class Proof:
                 stack += [self.side(domain, argument, sign) for sign in (1, -1)]
             elif kind == TIGHTEN:
                 stack.append(self.tighten(domain, argument))
+            elif kind == OPEN:
+                stack.append(self.opened(domain))
             else:
                 require(kind == HALVE, f"a node of kind {kind}")
                 stack += self.halves(domain, argument)
@@ -137,6 +144,12 @@ class Proof:
         left[at] = right[at] = lower[at] + (upper[at] - lower[at]) / 2
         boxes = (right, upper), (lower, left)
         return [Domain(box, domain.atoms, domain.waiting) for box in boxes]
+
+    def opened(self, domain: Domain) -> Domain:
+        """The box with CROWN's bounds of its neurons."""
+        area = self.bounder.area(*domain.box)
+        low, high = self.plain.crown(self.plain.area(*(t[None, None] for t in domain.box)))
+        return replace(domain, area=area, low=low[0, 0], high=high[0, 0], sign={})
 
     def tighten(self, domain: Domain, count: int) -> Domain:
         """Proves ``sign z_i >= value`` for neurons of one layer, all from the bounds before."""
@@ -189,7 +202,7 @@ class Proof:
             low, high = np.stack([d.low for d in domains]), np.stack([d.high for d in domains])
             given = {n: np.concatenate([m[n] for m in multipliers]) for n in multipliers[0]}
         else:
-            bounder, given = Bounder(self.network), {}
+            bounder, given = self.plain, {}
             lower, upper = (np.stack([d.box[i] for d in domains])[:, None] for i in (0, 1))
             area, b, direct = bounder.area(lower, upper), b[:, None], direct[:, None]
             low, high = bounder.crown(area)

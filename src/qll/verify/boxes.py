@@ -18,7 +18,7 @@ from qll.kernels import available
 from qll.networks.relu_form import ReluForm
 from qll.verify import clock
 from qll.verify.condition import Array, Obligation, obligations
-from qll.verify.proof import Outcome, Search
+from qll.verify.proof import Boxes, Outcome, Search
 from qll.verify.prover import MARGIN, ChainProver
 from qll.verify.query import Query
 from qll.verify.verdict import Reason
@@ -30,7 +30,8 @@ MOST_OPEN = 2_000_000
 # PATIENCE nodes each, before they are halved.
 FINISH_BATCH = 16
 UNSTABLE = 100
-PATIENCE = 600
+PATIENCE = 400
+REACH_MORE, REACH_LESS = 1.25, 0.8
 # Steps of the ascent over the weights of a conjunction's leaves, on the linear bounds.
 WEIGHT_STEPS = 12
 # An input narrower than this share of its size is not split again.
@@ -45,9 +46,12 @@ class Pool:
     upper: Tensor
     open: Tensor  # (N, obligations) bool
     bound: Tensor  # (N,) of the worst open obligation on the parent
+    place: Tensor  # (N,) its number, for certificates
 
     def take(self, rows: Tensor | slice) -> Pool:
-        return Pool(self.lower[rows], self.upper[rows], self.open[rows], self.bound[rows])
+        return Pool(
+            self.lower[rows], self.upper[rows], self.open[rows], self.bound[rows], self.place[rows]
+        )
 
     def __len__(self) -> int:
         return len(self.lower)
@@ -59,12 +63,14 @@ def join(pools: list[Pool]) -> Pool:
         torch.cat([p.upper for p in pools]),
         torch.cat([p.open for p in pools]),
         torch.cat([p.bound for p in pools]),
+        torch.cat([p.place for p in pools]),
     )
 
 
 class BoxProver:
     def __init__(self, form: ReluForm, *, device: str = "cpu", compiled: bool = True) -> None:
         self.form = form
+        self.keeps = False  # what certificates need
         self.crown = Crown(form, device=device)
         self.finisher = ChainProver(form) if compiled and available() and form.is_chain else None
         self.dense = (
@@ -87,6 +93,10 @@ class _BoxRun:
         self.deadline = deadline
         self.search = search
         self.outcome = Outcome(stage="boxes")
+        self.reach = np.inf  # boxes whose bound is short of a proof by more are halved at once
+        self.boxes = Boxes() if prover.keeps else None
+        self.outcome.trace.boxes = self.boxes
+        self.count = 1  # boxes so far
         condition = query.search
         self.rows = -crown.tensor(condition.outputs)[None]
         self.constant = -crown.tensor(condition.constant)[None]
@@ -104,6 +114,7 @@ class _BoxRun:
             self.crown.tensor(query.upper)[None],
             torch.ones(1, len(self.conjunctions), dtype=torch.bool),
             torch.full((1,), -np.inf, dtype=torch.float64),
+            torch.zeros(1, dtype=torch.int64),
         )
         rounds = 0
         while len(pool):
@@ -145,14 +156,19 @@ class _BoxRun:
         worst = torch.full_like(pool.bound, np.inf)
         influence = torch.zeros_like(pool.lower)
         rad = (pool.upper - pool.lower) / 2
+        mixtures = []
         for index, leaves in enumerate(self.conjunctions):
-            value, coefficient = self.mix(pool, rows, leaves)
+            value, coefficient, weight = self.mix(pool, rows, leaves)
+            mixtures.append(weight)
             still[:, index] &= value <= self.margin
             here = still[:, index]
             worst = torch.where(here, torch.minimum(worst, value), worst)
             influence = influence + torch.where(here[:, None], coefficient.abs() * rad, 0.0)
         left = still.any(dim=1)
-        kept = Pool(pool.lower[left], pool.upper[left], still[left], worst[left])
+        kept = Pool(pool.lower[left], pool.upper[left], still[left], worst[left], pool.place[left])
+        if self.boxes is not None:
+            for row in (~left).nonzero()[:, 0].tolist():
+                self.boxes.closed[int(pool.place[row])] = [m[row].numpy().copy() for m in mixtures]
         found = self.sample(kept, rows, left) if left.any() else None
         return kept, found, influence[left]
 
@@ -162,6 +178,9 @@ class _BoxRun:
         """Optimised duals and splits of neurons on each box: what they close is not halved."""
         keep = torch.ones(len(pool), dtype=torch.bool)
         for row in range(len(pool)):
+            short = -float(pool.bound[row])  # of a proof by CROWN
+            if short > self.reach:
+                continue
             lower, upper = pool.lower[row].numpy(), pool.upper[row].numpy()
             known = dense.hidden_bounds(lower, upper)
             unstable = sum(
@@ -182,6 +201,13 @@ class _BoxRun:
                 self.outcome.candidate = outcome.candidate
                 break
             keep[row] = not outcome.proved
+            # What is worth a try is learned: a failure costs as much as hundreds of boxes.
+            if outcome.proved:
+                self.reach = max(self.reach, REACH_MORE * short)
+            else:
+                self.reach = min(self.reach, REACH_LESS * short)
+            if outcome.proved and self.boxes is not None:
+                self.boxes.finished[int(pool.place[row])] = (lower.copy(), upper.copy(), outcome)
             if clock.now() > self.deadline:
                 break
         return pool.take(keep), influence[keep]
@@ -199,15 +225,16 @@ class _BoxRun:
     def form(self) -> ReluForm:
         return self.crown.form
 
-    def mix(self, boxes: Pool, rows: Rows, leaves: list[int]) -> tuple[Tensor, Tensor]:
-        """The best bound of a mixture of the leaves' linear lower bounds over each box.
+    def mix(self, boxes: Pool, rows: Rows, leaves: list[int]) -> tuple[Tensor, Tensor, Tensor]:
+        """The best bound of a mixture of the leaves' linear lower bounds over each box, its
+        coefficients and the mixture.
 
         Each leaf's bound is linear in x on the box, so the bound of a mixture is again closed form
         and concave in the weights: a few projected steps find good ones.
         """
         value, coefficient = rows.value[:, leaves], rows.inputs[:, leaves]
         if len(leaves) == 1:
-            return value[:, 0], coefficient[:, 0]
+            return value[:, 0], coefficient[:, 0], torch.ones_like(value)
         mid, rad = (boxes.lower + boxes.upper) / 2, (boxes.upper - boxes.lower) / 2
         constant = (
             value
@@ -230,7 +257,7 @@ class _BoxRun:
             size = slope.abs().amax(dim=1, keepdim=True) + 1e-30
             weight = weight * torch.exp(slope / size * (2.0 * 0.8**step))
             weight = weight / weight.sum(dim=1, keepdim=True)
-        return best, (best_weight[:, None] @ coefficient)[:, 0]
+        return best, (best_weight[:, None] @ coefficient)[:, 0], best_weight
 
     def sample(self, kept: Pool, rows: Rows, left: Tensor) -> Array | None:
         """Centres and the corners where the linear bounds are least: cheap, and often enough."""
@@ -267,8 +294,14 @@ class _BoxRun:
         score = torch.where(allowed, influence + 1e-12 * width, -1.0)
         at = score.argmax(dim=1, keepdim=True)
         middle = (pool.lower.gather(1, at) + pool.upper.gather(1, at)) / 2
-        first = Pool(pool.lower, pool.upper.scatter(1, at, middle), pool.open, pool.bound)
-        second = Pool(pool.lower.scatter(1, at, middle), pool.upper, pool.open, pool.bound)
+        here = self.count + torch.arange(len(pool))
+        there = here + len(pool)
+        self.count += 2 * len(pool)
+        if self.boxes is not None:
+            for place, k, i, j in zip(pool.place, at[:, 0], here, there, strict=True):
+                self.boxes.halves[int(place)] = (int(k), int(i), int(j))
+        first = Pool(pool.lower, pool.upper.scatter(1, at, middle), pool.open, pool.bound, here)
+        second = Pool(pool.lower.scatter(1, at, middle), pool.upper, pool.open, pool.bound, there)
         return join([first, second])
 
 

@@ -19,7 +19,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from qll.audit import Answer, audit
-from qll.audit.check import BOUND, CASE, EMPTY, SPLIT, TIGHTEN
+from qll.audit.check import BOUND, CASE, CROWN, EMPTY, HALVE, OPEN, SPLIT, TIGHTEN, Domain
 from qll.audit.claim import ground
 from qll.audit.container import MAGIC, digest
 from qll.bounds.chain import Chain, Node
@@ -28,8 +28,10 @@ from qll.errors import RunError
 from qll.formula.hard import Affine, HardForm, Max
 from qll.formula.rewrite import Shape
 from qll.property import Property
-from qll.verify.condition import Any_, Array
-from qll.verify.proof import Outcome, Trail
+from qll.verify.boxes import BoxProver
+from qll.verify.boxes import _conjunctions as conjunctions
+from qll.verify.condition import Any_, Array, Both, Tree, obligations
+from qll.verify.proof import Boxes, Outcome, Trail
 from qll.verify.prover import ChainProver
 from qll.verify.query import Query
 from qll.verify.verdict import Reason, Status, Verdict
@@ -210,10 +212,15 @@ def _writer(query: Query, verdict: Verdict) -> _Writer:
     if query.compiled.tree is False:
         return _Writer(None)
     prover, outcome = verdict.proof if verdict.proof is not None else (None, None)
-    if type(prover) is not ChainProver or outcome is None:
+    if type(prover) is ChainProver and outcome is not None:
+        writer = _Writer(prover.chain)
+        writer.follow(query, outcome)
+    elif isinstance(prover, BoxProver) and outcome is not None and outcome.trace.boxes is not None:
+        finished = prover.finisher is not None and outcome.trace.boxes.finished
+        writer = _Writer(prover.finisher.chain if finished and prover.finisher else None)
+        writer.follow_boxes(query, outcome.trace.boxes)
+    else:
         raise Unwritable("this prover keeps no proof that can be written")
-    writer = _Writer(prover.chain)
-    writer.follow(query, outcome)
     return writer
 
 
@@ -247,8 +254,9 @@ class _Writer:
     def follow(self, query: Query, outcome: Outcome) -> None:
         chain, trace = self.chain, outcome.trace
         assert chain is not None  # noqa: S101 - the caller has one
-        low, high = chain.interval(query.lower, query.upper)
-        self.loose = self._real((low < 0) & (high > 0)).astype(bool)
+        if not self.loose.size:
+            low, high = chain.interval(query.lower, query.upper)
+            self.loose = self._real((low < 0) & (high > 0)).astype(bool)
         by_layer: dict[int, list[tuple[int, int, Node]]] = {}
         for (layer, neuron, sign), node in sorted(
             trace.tightened.items(), key=lambda item: item[0]
@@ -277,6 +285,34 @@ class _Writer:
                 stack.extend(reversed(parts))
             else:
                 self._domain(nodes.get(label, []))
+
+    def follow_boxes(self, query: Query, boxes: Boxes) -> None:
+        """The tree of halved boxes; a closed one refutes every conjunction by CROWN alone."""
+        if self.chain is not None:
+            self.loose = np.ones(self.neurons, dtype=bool)
+        tree = query.search.tree
+        order = [tuple(leaves) for leaves in conjunctions(obligations(tree))]
+        root = Domain((query.lower, query.upper), (), ()).need(_plain(tree))
+        cases = [] if root is None else _cases(root)
+        stack = [0]
+        while stack:
+            place = stack.pop()
+            if place in boxes.halves:
+                at, low, high = boxes.halves[place]
+                self.kinds.append((HALVE, at))
+                stack += [high, low]
+            elif place in boxes.closed:
+                for kind, argument, atoms in cases:
+                    self.kinds.append((kind, argument))
+                    if kind == CROWN:
+                        weight = boxes.closed[place][order.index(atoms)]
+                        self.weights.append(np.asarray(weight, dtype=np.float64))
+            elif place in boxes.finished:
+                lower, upper, outcome = boxes.finished[place]
+                self.kinds.append((OPEN, 0))
+                self.follow(replace(query, lower=lower, upper=upper), outcome)
+            else:
+                raise Unwritable("a box is missing from the proof")
 
     def _domain(self, items: list[tuple[Path_, Node | None]]) -> None:
         work: list[tuple[list[tuple[Path_, Node | None]], int, list[Trail]]] = [(items, 0, [])]
@@ -350,6 +386,29 @@ class _Writer:
             "beta": flat(self.betas).astype("<f4"),
             "weights": flat(self.weights).astype("<f4"),
         }
+
+
+def _plain(tree: Tree) -> Any:
+    """The tree in the checker's own terms."""
+    if isinstance(tree, Both | Any_):
+        name = "all" if isinstance(tree, Both) else "any"
+        return (name, tuple(_plain(part) for part in tree.parts))
+    return tree
+
+
+def _cases(domain: Domain) -> list[tuple[int, int, tuple[int, ...]]]:
+    """Nodes that take a violation apart into conjunctions of atoms."""
+    found = []
+    stack = [domain]
+    while stack:
+        here = stack.pop()
+        if not here.waiting:
+            found.append((CROWN, 0, here.atoms))
+            continue
+        found.append((CASE, 0, ()))
+        parts = [here.need(part, 0) for part in here.waiting[0][1]]  # type: ignore[index]
+        stack.extend(part for part in reversed(parts) if part is not None)
+    return found
 
 
 def _groups(groups: Groups | None, sizes: tuple[int, int]) -> dict[str, Any]:

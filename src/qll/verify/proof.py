@@ -48,6 +48,18 @@ class Trace:
     cases: dict[int, tuple[int, list[int]]] = field(default_factory=dict)
     empty: list[Node] = field(default_factory=list)
     tightened: dict[tuple[int, int, int], Node] = field(default_factory=dict)
+    boxes: Boxes | None = None
+
+
+@dataclass(eq=False)
+class Boxes:
+    """How a box was taken apart. Boxes are numbered from 0, the whole: ``halves`` names the input
+    and the two halves (the lower one first), ``closed`` the weights of each conjunction's leaves with
+    which CROWN closes a box, ``finished`` its ends and the proof by neurons."""
+
+    halves: dict[int, tuple[int, int, int]] = field(default_factory=dict)
+    closed: dict[int, list[Array]] = field(default_factory=dict)
+    finished: dict[int, tuple[Array, Array, Outcome]] = field(default_factory=dict)
 
 
 @dataclass(eq=False)

@@ -69,6 +69,8 @@ class BranchAndBound(Backend):
                 if key not in provers:
                     provers[key] = (self.choose or choose_prover)(query)
                 prover = provers[key]
+                if isinstance(prover, BoxProver):
+                    prover.keeps = budget.proofs
                 verdict = self._prove(
                     prover, network, query, start + budget.seconds - spent[i], near.get(i)
                 )
