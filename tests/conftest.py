@@ -12,7 +12,10 @@ from hypothesis import settings
 
 GOLDENS = Path(__file__).parent / "goldens"
 
-torch.set_num_threads(1)  # two workers share two cores; more threads only wait for each other
+# Two workers share two cores: more threads only wait for each other. Processes that tests start
+# inherit it, since sums depend on the number of threads in their last bit.
+torch.set_num_threads(1)
+os.environ["OMP_NUM_THREADS"] = "1"
 
 # Wall-clock deadlines fail on a loaded machine and say nothing about the code.
 settings.register_profile("qll", deadline=None, print_blob=True)
