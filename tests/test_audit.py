@@ -113,7 +113,7 @@ def exact_fold(network: Any, k: int) -> tuple[Any, Any]:
 @pytest.mark.parametrize("k", [0, 1, 2])
 def test_the_exact_fold_lies_within_the_radii(k: int) -> None:
     source = make_case(0).network.source
-    network = read_network(source, [0.4], [0.3])
+    network = read_network(source, (0.4,), (0.3,))
     layer = network.layers[k]
     columns, bias = exact_fold(network, k)
     for i, value in enumerate(bias):
@@ -128,7 +128,7 @@ def test_the_exact_fold_lies_within_the_radii(k: int) -> None:
 def test_both_readers_agree_exactly() -> None:
     for seed, text, *_ in EDGES[:3]:
         case = make_case(seed, text)
-        network = read_network(case.network.source, [0.4], [0.3])
+        network = read_network(case.network.source, (0.4,), (0.3,))
         point = [Fraction(v) for v in case.x0.tolist()]
         assert network.exact(point) == list(case.network.evaluate_exact(case.x0))
 
@@ -157,7 +157,7 @@ def test_what_is_not_understood_is_refused(module: nn.Module) -> None:
 def test_any_multipliers_give_a_bound_that_holds(hull: bool) -> None:
     """Random, even infeasible, multipliers, against exact values at many points of the box."""
     case = make_case(3)
-    network = read_network(case.network.source, [0.4], [0.3])
+    network = read_network(case.network.source, (0.4,), (0.3,))
     groups = None
     if hull:
         from qll.bounds.groups import group_neurons

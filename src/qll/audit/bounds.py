@@ -60,12 +60,10 @@ class Groups:
         require(once.all() and column.max() <= m, "groups are not a partition of the neurons")
         self.neuron, self.column = neuron, column
         place = neuron[:, :, None], column[:, None, :]
-        for whole in (layer.middle, layer.radius):
-            block = np.pad(whole, ((0, 1), (0, 1)))[place]
-            again = np.zeros((n + 1, m + 1))
-            np.add.at(again, place, block)
+        for whole in (layer.radius, layer.middle):
+            self.weight, again = np.pad(whole, ((0, 1), (0, 1)))[place], np.zeros((n + 1, m + 1))
+            np.add.at(again, place, self.weight)
             require((again[:n, :m] == whole).all(), "a group lacks an input of its neurons")
-        self.weight = np.pad(layer.middle, ((0, 1), (0, 1)))[place]
         self.has_hull = neuron.shape[1] <= MOST_HULL
         self.copy = np.flatnonzero(column.ravel() < m)  # place of each copy in (group, slot)
         self.input = column.ravel()[self.copy]
@@ -101,29 +99,22 @@ class Bounder:
         self.size = [np.abs(layer.middle) for layer in network.layers]
         self.error = [layer.radius + self.g * s for layer, s in zip(network.layers, self.size)]
         # The first layer by its rows' own inputs: those of a convolution are few.
-        there = self.error[0] > 0
+        there, first = self.error[0] > 0, (network.layers[0].middle, self.size[0], self.error[0])
         self.reads = np.argsort(~there, axis=1, kind="stable")[:, : max(1, there.sum(1).max())]
-        self.rows = [
-            np.take_along_axis(t, self.reads, axis=1)
-            for t in (network.layers[0].middle, self.size[0], self.error[0])
-        ]
+        self.rows = [np.take_along_axis(t, self.reads, axis=1) for t in first]
 
     def area(self, lower: Array, upper: Array) -> Area:
         """Interval arithmetic through all layers, outward."""
         box = mid, rad, reach = _middle(lower, upper)
         require(reach.max() < 2.0**100, "a box that is too large")
-        lows, highs, costs = [], [], []
+        found = []
         for k in range(len(self.network.layers)):
-            low, high, cost = self._through(k, mid, rad, reach)
-            lows.append(low)
-            highs.append(high)
-            costs.append(cost)
-            output = np.maximum(np.abs(low), np.abs(high))
-            mid, rad, reach = _middle(np.maximum(low, 0), np.maximum(high, 0))
+            found.append(self._through(k, mid, rad, reach))
+            mid, rad, reach = _middle(*(np.maximum(t, 0) for t in found[k][:2]))
             require(reach.max() < 2.0**200, "activations that are too large")
-        none = np.zeros((*box[0].shape[:-1], 0))
-        low, high = (np.concatenate([none, *t[:-1]], axis=-1) for t in (lows, highs))
-        return Area(*box, low, high, costs, output)
+        none, output = np.zeros((*box[0].shape[:-1], 0)), np.maximum(*map(np.abs, found[-1][:2]))
+        low, high = (np.concatenate([none, *(f[i] for f in found[:-1])], axis=-1) for i in (0, 1))
+        return Area(*box, low, high, [cost for _, _, cost in found], output)
 
     def _through(self, k: int, mid: Array, rad: Array, reach: Array) -> tuple[Array, Array, Array]:
         """Ends of ``z_{k+1}`` for inputs within ``mid +- rad``, and the layer's cost."""

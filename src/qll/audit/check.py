@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from functools import cached_property
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -74,16 +74,14 @@ class Proof:
 
     def __init__(self, claim: Claim, network: Network, arrays: dict[str, Any]) -> None:
         self.claim, self.network, self.arrays = claim, network, arrays
-        self.bounder = _bounder(network, arrays)
+        tables = (arrays[n].astype(np.int64).tobytes() for n in ("group_neurons", "group_inputs"))
+        self.bounder = _bounder(network, int(arrays["group_count"][0]), *tables)
+        self.plain = _bounder(network)
         self.starts = self.bounder.starts
         self.loose = np.flatnonzero(np.unpackbits(arrays["loose"], count=int(self.starts[-1])))
         self.used = dict.fromkeys(arrays, 0)
         self.leaves: list[Any] = []  # domain, weights, multipliers
         self.boxes: list[Any] = []
-
-    @cached_property
-    def plain(self) -> Bounder:
-        return Bounder(self.network)
 
     def take(self, name: str, count: int) -> Any:
         at = self.used[name]
@@ -129,11 +127,9 @@ class Proof:
 
     def side(self, domain: Domain, neuron: int, sign: int) -> Domain:
         require(neuron < self.starts[-1], "a split of a neuron that does not exist")
-        low, high = domain.low.copy(), domain.high.copy()
-        if sign > 0:
-            low[neuron] = max(low[neuron], 0.0)
-        else:
-            high[neuron] = min(high[neuron], 0.0)
+        low, high, limit = domain.low.copy(), domain.high.copy(), max if sign > 0 else min
+        side = low if sign > 0 else high
+        side[neuron] = limit(side[neuron], 0.0)
         return replace(domain, low=low, high=high, sign={**domain.sign, neuron: sign})
 
     def halves(self, domain: Domain, at: int) -> list[Domain]:
@@ -222,7 +218,7 @@ class Proof:
 def replay(claim: Claim, network: Network, witness: Array) -> None:
     """The point is in the region and violates the property, in rational arithmetic."""
     require(witness.shape == claim.lower.shape, "a witness of another size")
-    inside = (witness >= claim.lower).all() and (witness <= claim.upper).all()
+    inside = np.all((witness >= claim.lower) & (witness <= claim.upper))
     require(inside, "the witness lies outside the region")
     x = [Fraction(v) for v in witness.tolist()]
     point = {"x": x, "y": network.exact(x)}
@@ -243,20 +239,10 @@ def replay(claim: Claim, network: Network, witness: Array) -> None:
     require(violated(claim.tree), "the witness satisfies the property")
 
 
-# The last network and grouping: certificates of one folder mostly share them.
-_NETWORKS: dict[tuple[str, str], Network] = {}
-_BOUNDERS: dict[str, Bounder] = {}
-
-
-def _bounder(network: Network, arrays: dict[str, Any]) -> Bounder:
-    neurons, inputs = arrays["group_neurons"].astype(np.int64), arrays["group_inputs"]
-    count = int(arrays["group_count"][0])
-    key = digest(str(count).encode(), neurons.tobytes(), b"/", inputs.tobytes())
-    if key not in _BOUNDERS or _BOUNDERS[key].network is not network:
-        _BOUNDERS.clear()
-        shaped = (t.astype(np.int64).reshape(count, -1) for t in (neurons, inputs))
-        _BOUNDERS[key] = Bounder(network, Groups(network, *shaped) if count else None)
-    return _BOUNDERS[key]
+@lru_cache(maxsize=4)  # certificates of one folder mostly share network and grouping
+def _bounder(network: Network, count: int = 0, neurons: bytes = b"", reads: bytes = b"") -> Bounder:
+    tables = (np.frombuffer(t, np.int64).reshape(max(count, 1), -1) for t in (neurons, reads))
+    return Bounder(network, Groups(network, *tables) if count else None)
 
 
 def audit(data: bytes, network: bytes) -> Answer:
@@ -267,17 +253,17 @@ def audit(data: bytes, network: bytes) -> Answer:
         verdict = str(header["verdict"])
         require(header["format"] == 1, "a certificate of another version")
         require(digest(network) == header["network"], "another network")
-        key = (header["network"], repr((header["mean"], header["std"])))
-        if key not in _NETWORKS:
-            _NETWORKS.clear()
-            _NETWORKS[key] = read_network(network, header["mean"], header["std"])
-        claim = claim_of(header, arrays["x0"], _NETWORKS[key])
+        scales = (
+            None if v is None else tuple(map(float, v)) for v in (header["mean"], header["std"])
+        )
+        chain = read_network(network, *scales)
+        claim = claim_of(header, arrays["x0"], chain)
         if verdict == "falsified":
-            replay(claim, _NETWORKS[key], arrays["witness"])
+            replay(claim, chain, arrays["witness"])
         else:
             require(verdict == "verified", f"a verdict '{verdict}'")
             with np.errstate(all="ignore"):
-                Proof(claim, _NETWORKS[key], arrays).run()
+                Proof(claim, chain, arrays).run()
     except (NotConfirmed, QllError) as error:
         return Answer(verdict, False, getattr(error, "what", str(error)))
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:

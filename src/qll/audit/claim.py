@@ -143,8 +143,8 @@ class _Compiler:
                 total += Fraction(c) * Fraction(self.points[source][index])
             else:
                 terms.append(((source, index), c))
-        fine = abs(total) < 2**100 and all(abs(c) < 2.0**100 for _, c in terms)
-        require(fine, "a number of the formula is out of range")
+        sizes = [abs(total), *(abs(Fraction(c)) for _, c in terms)]
+        require(max(sizes) < 2**100, "a number of the formula is out of range")
         if not terms and not keep:
             return total >= 0 if self.tie_violates else total > 0
         key = (tuple(terms), total, len(self.atoms) if keep else -1)

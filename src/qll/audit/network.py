@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from qll.audit.container import NotConfirmed, require
 
 Array: TypeAlias = NDArray[np.float64]
+Scales: TypeAlias = tuple[float, ...] | None
 MOST_ENTRIES = 1 << 26
 MOST_FOLDED = 5
 
@@ -94,7 +95,8 @@ def _common(values: list[Any]) -> tuple[Any, int]:
     return np.array([v.numerator * (below // v.denominator) for v in exact], dtype=object), below
 
 
-def read_network(data: bytes, mean: list[float] | None, std: list[float] | None) -> Network:
+@lru_cache(maxsize=2)  # certificates of one folder mostly share it
+def read_network(data: bytes, mean: Scales, std: Scales) -> Network:
     """The network of raw input: ``(x - mean) / std`` (one number, one a channel or one an input)
     comes before the file's own steps."""
     import onnx
@@ -104,15 +106,13 @@ def read_network(data: bytes, mean: list[float] | None, std: list[float] | None)
     except NotConfirmed:
         raise
     except Exception as error:  # whatever the reader stumbles over is not understood
-        raise NotConfirmed(
-            f"the network cannot be read: {type(error).__name__}: {error}"
-        ) from error
+        raise NotConfirmed(f"no readable network: {type(error).__name__}: {error}") from error
 
 
 class _Reader:
     """Follows the one value from the input to the output; ``constants`` are all other names."""
 
-    def __init__(self, graph: Any, mean: list[float] | None, std: list[float] | None) -> None:
+    def __init__(self, graph: Any, mean: Scales, std: Scales) -> None:
         from onnx import numpy_helper
 
         self.steps: list[Step | None] = []
@@ -120,25 +120,24 @@ class _Reader:
         inputs = [i for i in graph.input if i.name not in self.constants]
         require(len(inputs) == 1 and len(graph.output) == 1, "not one input and one output")
         dims = [d.dim_value for d in inputs[0].type.tensor_type.shape.dim]
-        require(len(dims) > 1 and dims[0] in (0, 1), "the first axis of the input is not the batch")
-        require(all(d > 0 for d in dims[1:]), "the input has no fixed shape")
+        fine = len(dims) > 1 and dims[0] in (0, 1) and all(d > 0 for d in dims[1:])
+        require(fine, "the input is not a batch of one shape")
         self.name, self.shape, self.input_shape = inputs[0].name, (1, *dims[1:]), tuple(dims[1:])
-        if mean is not None and std is not None:
-            centre, width = (self._spread(v) for v in (mean, std))
+        if mean is not None or std is not None:
+            centre, width = (self._spread(v or ()) for v in (mean, std))
             require((width > 0).all(), "a deviation that is not positive")
             self._diagonal(np.ones(centre.size), -centre, width)
-        require((mean is None) == (std is None), "half a normalisation")
         for node in graph.node:
             require(node.domain in ("", "ai.onnx"), f"operator {node.domain}.{node.op_type}")
             options = {a.name: a for a in node.attribute}
             if node.op_type == "Constant":
-                tensor = numpy_helper.to_array(options["value"].t)
-                self.constants[node.output[0]] = _stored(tensor)
-                continue
-            require(list(node.input).count(self.name) == 1, "the network is not a chain")
-            require(len(node.output) == 1, f"{node.op_type} with several outputs")
-            self._apply(node.op_type, list(node.input), options)
-            self.name = node.output[0]
+                value = numpy_helper.to_array(options["value"].t)
+                self.constants[node.output[0]] = _stored(value)
+            else:
+                single = list(node.input).count(self.name) == 1 == len(node.output)
+                require(single, "the network is not a chain")
+                self._apply(node.op_type, list(node.input), options)
+                self.name = node.output[0]
         require(graph.output[0].name == self.name, "the output is not the last value")
 
     def _apply(self, kind: str, inputs: list[str], options: dict[str, Any]) -> None:
@@ -149,32 +148,25 @@ class _Reader:
             require(_integers(options, "axis", [1]) == [1], "Flatten of another axis than 1")
             self.shape = (1, size)
         elif kind == "Reshape":
-            wanted = [int(v) for v in self._constant(inputs, 1).ravel()]
-            shape = [self.shape[i] if v == 0 else v for i, v in enumerate(wanted)]
-            if -1 in shape:
-                shape[shape.index(-1)] = size // max(1, -math.prod(shape))
-            require(shape[0] == 1 and math.prod(shape) == size, "a bad reshape")
-            self.shape = tuple(shape)
+            wanted = enumerate(self._constant(inputs, 1).astype(int).ravel().tolist())
+            self.shape = np.empty(size, "u1").reshape([v or self.shape[i] for i, v in wanted]).shape
+            require(self.shape[0] == 1, "a reshape of the batch")
         elif kind in ("Add", "Sub", "Mul", "Div"):
             given = self._constant(inputs, 1 if left else 0)
             require(np.broadcast_shapes(self.shape, given.shape) == self.shape, "no fit")
             given = np.broadcast_to(given, self.shape).ravel()
-            one, zero = np.ones(size), np.zeros(size)
-            sign = -1.0 if kind == "Sub" else 1.0
+            one, sign = np.ones(size), -1.0 if kind == "Sub" else 1.0
             if kind in ("Add", "Sub"):
                 self._diagonal(one if left else sign * one, sign * given if left else given, one)
             else:
                 require(kind == "Mul" or (left and (given != 0).all()), "a division by a value")
-                self._diagonal(*((given, zero, one) if kind == "Mul" else (one, zero, given)))
-        elif kind == "MatMul":
-            weight = self._constant(inputs, 1)
-            require(weight.ndim == 2 and size == self.shape[-1], "MatMul of several rows")
-            self._matrix(weight.T, np.zeros(weight.shape[1]))
-        elif kind == "Gemm":
+                scale, divisor = (given, one) if kind == "Mul" else (one, given)
+                self._diagonal(scale, np.zeros(size), divisor)
+        elif kind in ("MatMul", "Gemm"):
             weight = self._constant(inputs, 1)
             scales = [options[n].f for n in ("alpha", "beta") if n in options]
-            plain = _integers(options, "transA", [0]) == [0] and weight.ndim == len(self.shape) == 2
-            require(plain and left and all(s == 1.0 for s in scales), "Gemm of this form")
+            plain = _integers(options, "transA", [0]) == [0] and all(s == 1.0 for s in scales)
+            require(plain and left and weight.ndim == 2 and size == self.shape[-1], "such a matrix")
             weight = weight if _integers(options, "transB", [0])[0] else weight.T
             self._matrix(weight, self._bias(inputs, weight.shape[0]))
         elif kind == "Conv":
@@ -187,18 +179,15 @@ class _Reader:
     def _normalise(self, given: list[Array], options: dict[str, Any]) -> None:
         """``(x - mean) / sqrt(variance + epsilon) * gain + shift`` by channel, where the root is
         exactly 1: how a normalisation layer is stored. Another root is not a stored number."""
-        epsilon = options["epsilon"].f if "epsilon" in options else 1e-5
-        channels = self.shape[1]
-        require(all(v.shape == (channels,) for v in given), "a normalisation does not fit")
+        require(all(v.shape == (self.shape[1],) for v in given), "a normalisation does not fit")
         gain, shift, mean, variance = (np.repeat(v, math.prod(self.shape[2:])) for v in given)
-        require(epsilon == 0.0 and (variance == 1.0).all(), "a batch normalisation with a variance")
-        one, zero = np.ones(mean.size), np.zeros(mean.size)
-        self._diagonal(one, -mean, one)
-        self._diagonal(gain, zero, one)
-        if shift.any():
-            self._diagonal(one, shift, one)
+        plain = "epsilon" in options and options["epsilon"].f == 0.0 and (variance == 1.0).all()
+        plain = plain and _integers(options, "training_mode", [0]) == [0]
+        require(plain, "a batch normalisation with a variance")
+        self._diagonal(np.ones(mean.size), -mean, np.ones(mean.size))
+        self._diagonal(gain, shift, np.ones(mean.size))
 
-    def _spread(self, values: list[float]) -> Array:
+    def _spread(self, values: tuple[float, ...]) -> Array:
         given = _stored(np.array(values, dtype=np.float64)).ravel()
         size = math.prod(self.input_shape)
         require(given.size in (1, self.input_shape[0], size), "the normalisation does not fit")
@@ -225,8 +214,8 @@ class _Reader:
         self.shape = (*self.shape[:-1], weight.shape[0])
 
     def _convolve(self, weight: Array, inputs: list[str], options: dict[str, Any]) -> None:
-        require(weight.ndim == len(self.shape) == 4, "a convolution that is not of images")
-        require("auto_pad" not in options or options["auto_pad"].s == b"NOTSET", "auto_pad")
+        fixed = "auto_pad" not in options or options["auto_pad"].s == b"NOTSET"
+        require(fixed and weight.ndim == len(self.shape) == 4, "a convolution of this form")
         single = _integers(options, "group", [1]) == [1] and self.shape[1] == weight.shape[1]
         require(single and _integers(options, "dilations", [1, 1]) == [1, 1], "groups, dilations")
         sh, sw = _integers(options, "strides", [1, 1])
@@ -236,17 +225,15 @@ class _Reader:
         image = np.arange(math.prod(self.shape)).reshape(self.shape[1:])
         image = np.pad(image, ((0, 0), (top, bottom), (left, right)), constant_values=-1)
         windows = np.lib.stride_tricks.sliding_window_view(image, weight.shape[1:])[0, ::sh, ::sw]
-        outs, (height, width) = weight.shape[0], windows.shape[:2]
-        require(outs * windows.size <= MOST_ENTRIES, "a convolution that is too large")
-        shape = (outs, *windows.shape)
-        columns = np.broadcast_to(windows, shape).reshape(outs * height * width, -1)
+        shape = (weight.shape[0], *windows.shape)
+        require(math.prod(shape) <= MOST_ENTRIES, "a convolution that is too large")
+        columns = np.broadcast_to(windows, shape).reshape(math.prod(shape[:3]), -1)
         values = np.broadcast_to(weight[:, None, None], shape).reshape(columns.shape)
         rows, slots = np.nonzero((columns >= 0) & (values != 0))
-        bias = np.repeat(self._bias(inputs, outs), height * width)
-        self.steps.append(
-            Step(rows, columns[rows, slots], values[rows, slots], bias, np.ones(bias.size))
-        )
-        self.shape = (1, outs, height, width)
+        bias = np.repeat(self._bias(inputs, shape[0]), shape[1] * shape[2])
+        columns, values = columns[rows, slots], values[rows, slots]
+        self.steps.append(Step(rows, columns, values, bias, np.ones(bias.size)))
+        self.shape = (1, *shape[:3])
 
     def network(self) -> Network:
         layers = []
