@@ -38,9 +38,15 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_train_then_evaluate_says_the_same(run: Path) -> None:
     written = json.loads((run / "evaluation.json").read_text())
-    result = call("evaluate", str(run), "--json")
-    assert result.exit_code == 0 and json.loads(result.stdout) == written
-    assert "PAcc" in call("evaluate", str(run)).output
+    result = call("evaluate", str(run), "--json", "--jobs", "1")
+    found = json.loads(result.stdout)
+    assert result.exit_code == 0
+    csat = found.pop("csat")
+    assert found == {name: value for name, value in written.items() if name != "csat"}
+    # at epsilon and at half of it: what is proved in a region is proved in a smaller one
+    whole, half = csat.values()
+    assert whole["total"] == half["total"] > 0 and whole["good"] <= half["good"]
+    assert "PAcc" in call("evaluate", str(run), "--prove", "0").output
 
 
 def test_resume_of_a_finished_run_changes_nothing(run: Path) -> None:
@@ -89,10 +95,10 @@ def test_demo_trains_attacks_and_compares(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(demo, "TEST_IMAGES", 16)
     result = call("demo", "--epochs", "1", "--out", str(tmp_path / "demo"))
     assert result.exit_code == 0, result.output
-    for word in ("baseline", "qll:5", "PAcc", "CAcc", "CSec"):
+    for word in ("baseline", "qll:5", "PAcc", "CAcc", "CSec", "CSat"):
         assert word in result.output
     names = {path.name for path in (tmp_path / "demo").iterdir()}
-    assert names == {"baseline.onnx", "baseline.png", "qll5.onnx", "qll5.png"}
+    assert names >= {"baseline.onnx", "baseline.png", "qll5.onnx", "qll5.png"}
 
 
 @pytest.mark.parametrize(
