@@ -7,7 +7,7 @@ at once, which beats splitting neurons when there are only a handful of inputs.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 import torch
@@ -26,11 +26,11 @@ from qll.verify.verdict import Reason
 # Boxes in one batch, and most open boxes in memory.
 BATCH = 256
 MOST_OPEN = 2_000_000
-# Boxes with few unstable neurons are tried with optimised duals and splits of neurons, for at most
-# PATIENCE nodes each, before they are halved.
-FINISH_BATCH = 16
-UNSTABLE = 100
+# A box that CROWN leaves open is tried with optimised duals and, for at most PATIENCE nodes, splits
+# of neurons; after a failure its parts are halved WAIT times before the next try, because most are
+# closed by CROWN on the way.
 PATIENCE = 400
+WAIT = 4
 REACH_MORE, REACH_LESS = 1.25, 0.8
 # Steps of the ascent over the weights of a conjunction's leaves, on the linear bounds.
 WEIGHT_STEPS = 12
@@ -47,24 +47,17 @@ class Pool:
     open: Tensor  # (N, obligations) bool
     bound: Tensor  # (N,) of the worst open obligation on the parent
     place: Tensor  # (N,) its number, for certificates
+    wait: Tensor  # (N,) halvings until neurons are split on it
 
     def take(self, rows: Tensor | slice) -> Pool:
-        return Pool(
-            self.lower[rows], self.upper[rows], self.open[rows], self.bound[rows], self.place[rows]
-        )
+        return Pool(*(getattr(self, f.name)[rows] for f in fields(self)))
 
     def __len__(self) -> int:
         return len(self.lower)
 
 
 def join(pools: list[Pool]) -> Pool:
-    return Pool(
-        torch.cat([p.lower for p in pools]),
-        torch.cat([p.upper for p in pools]),
-        torch.cat([p.open for p in pools]),
-        torch.cat([p.bound for p in pools]),
-        torch.cat([p.place for p in pools]),
-    )
+    return Pool(*(torch.cat([getattr(p, f.name) for p in pools]) for f in fields(Pool)))
 
 
 class BoxProver:
@@ -93,7 +86,9 @@ class _BoxRun:
         self.deadline = deadline
         self.search = search
         self.outcome = Outcome(stage="boxes")
-        self.reach = np.inf  # boxes whose bound is short of a proof by more are halved at once
+        # Boxes whose bound is short of a proof by more are halved at once: CROWN's bound for a try
+        # with optimised duals, and that of the duals for splits of neurons.
+        self.reach = self.branch_reach = np.inf
         self.boxes = Boxes() if prover.keeps else None
         self.outcome.trace.boxes = self.boxes
         self.count = 1  # boxes so far
@@ -114,6 +109,7 @@ class _BoxRun:
             self.crown.tensor(query.upper)[None],
             torch.ones(1, len(self.conjunctions), dtype=torch.bool),
             torch.full((1,), -np.inf, dtype=torch.float64),
+            torch.zeros(1, dtype=torch.int64),
             torch.zeros(1, dtype=torch.int64),
         )
         rounds = 0
@@ -165,7 +161,7 @@ class _BoxRun:
             worst = torch.where(here, torch.minimum(worst, value), worst)
             influence = influence + torch.where(here[:, None], coefficient.abs() * rad, 0.0)
         left = still.any(dim=1)
-        kept = Pool(pool.lower[left], pool.upper[left], still[left], worst[left], pool.place[left])
+        kept = replace(pool.take(left), open=still[left], bound=worst[left])
         if self.boxes is not None:
             for row in (~left).nonzero()[:, 0].tolist():
                 self.boxes.closed[int(pool.place[row])] = [m[row].numpy().copy() for m in mixtures]
@@ -179,33 +175,27 @@ class _BoxRun:
         keep = torch.ones(len(pool), dtype=torch.bool)
         for row in range(len(pool)):
             short = -float(pool.bound[row])  # of a proof by CROWN
-            if short > self.reach:
+            if pool.wait[row] > 0 or short > self.reach:
                 continue
             lower, upper = pool.lower[row].numpy(), pool.upper[row].numpy()
-            known = dense.hidden_bounds(lower, upper)
-            unstable = sum(
-                int(np.count_nonzero((low < 0) & (high > 0)))
-                for low, high in zip(*known, strict=True)
-            )
-            if unstable > UNSTABLE:
-                continue
             outcome = finisher.prove(
                 replace(self.query, lower=lower, upper=upper),
                 self.deadline,
                 _no_search,
                 most_nodes=PATIENCE,
-                known=known,
+                most_short=self.branch_reach,
+                known=dense.hidden_bounds(lower, upper),
             )
+            pool.wait[row] = WAIT
             self.outcome.nodes += outcome.nodes
             if outcome.candidate is not None:
                 self.outcome.candidate = outcome.candidate
                 break
             keep[row] = not outcome.proved
             # What is worth a try is learned: a failure costs as much as hundreds of boxes.
-            if outcome.proved:
-                self.reach = max(self.reach, REACH_MORE * short)
-            else:
-                self.reach = min(self.reach, REACH_LESS * short)
+            self.reach = _learn(self.reach, short, outcome.proved)
+            if outcome.stage == "branch":
+                self.branch_reach = _learn(self.branch_reach, -outcome.root, outcome.proved)
             if outcome.proved and self.boxes is not None:
                 self.boxes.finished[int(pool.place[row])] = (lower.copy(), upper.copy(), outcome)
             if clock.now() > self.deadline:
@@ -300,9 +290,15 @@ class _BoxRun:
         if self.boxes is not None:
             for place, k, i, j in zip(pool.place, at[:, 0], here, there, strict=True):
                 self.boxes.halves[int(place)] = (int(k), int(i), int(j))
-        first = Pool(pool.lower, pool.upper.scatter(1, at, middle), pool.open, pool.bound, here)
-        second = Pool(pool.lower.scatter(1, at, middle), pool.upper, pool.open, pool.bound, there)
+        wait = pool.wait - 1
+        first = replace(pool, upper=pool.upper.scatter(1, at, middle), place=here, wait=wait)
+        second = replace(pool, lower=pool.lower.scatter(1, at, middle), place=there, wait=wait)
         return join([first, second])
+
+
+def _learn(reach: float, short: float, proved: bool) -> float:
+    """The largest shortfall that is worth a try, after a try at ``short``."""
+    return max(reach, REACH_MORE * short) if proved else min(reach, REACH_LESS * short)
 
 
 def _no_search(points: Array, leaves: Sequence[int], programmes: bool) -> Array | None:

@@ -70,6 +70,7 @@ class Outcome:
     candidate: Array | None = None
     reason: Reason | None = None
     bound: float = -np.inf
+    root: float = -np.inf  # the bound before any split
     nodes: int = 0
     stage: str = "root"
     leaves: list[Node] = field(default_factory=list)

@@ -117,12 +117,14 @@ class ChainProver:
         search: Search,
         *,
         most_nodes: float = np.inf,
+        most_short: float = np.inf,
         known: tuple[Sequence[Array], Sequence[Array]] | None = None,
     ) -> Outcome:
         """Decide the query by ``deadline`` (of `qll.verify.clock`) if possible, with at most
-        ``most_nodes``; ``known`` are bounds of the hidden layers to start from."""
+        ``most_nodes``, and without splits if the root's bound is short of a proof by more than
+        ``most_short``; ``known`` are bounds of the hidden layers to start from."""
         run = self.run_type(self, query, deadline, search)
-        run.most_nodes = most_nodes
+        run.most_nodes, run.most_short = most_nodes, most_short
         if known is not None:
             for k in range(self.hidden):
                 part = self.chain.part(k)
@@ -143,6 +145,7 @@ class _Run:
         self.began = clock.now()
         self.climbing = 0.0  # seconds in linear programmes
         self.most_nodes = np.inf
+        self.most_short = np.inf
         self.chain = prover.chain
         mid, rad = (query.lower + query.upper) / 2, (query.upper - query.lower) / 2
         self.box = (mid.astype(np.float32), rad.astype(np.float32))
@@ -179,8 +182,8 @@ class _Run:
         if not nodes:
             out.proved = True
             return out
-        out.bound = min(node.bound for node in nodes)
-        if self.most_nodes <= 0:
+        out.bound = out.root = min(node.bound for node in nodes)
+        if -out.root > self.most_short:
             out.reason = Reason.NODES
             return out
         out.stage = "branch"
