@@ -45,7 +45,6 @@ from qll.audit.network import Array, Network, gamma
 
 TINY = 2.0**-800
 MOST_HULL = 5  # neurons of a group whose subsets are enumerated
-MOST_BLOCKS = 1 << 24
 
 
 class Groups:
@@ -55,7 +54,7 @@ class Groups:
     def __init__(self, network: Network, neuron: Any, column: Any) -> None:
         layer = network.layers[0]
         n, m = layer.middle.shape
-        require(neuron.size * column.shape[1] <= MOST_BLOCKS, "groups that are too large")
+        require(neuron.size * column.shape[1] <= 1 << 24, "groups that are too large")
         once = np.bincount(neuron.ravel(), minlength=n + 1)[:n] == 1
         require(once.all() and column.max() <= m, "groups are not a partition of the neurons")
         self.neuron, self.column = neuron, column
@@ -194,11 +193,12 @@ class Bounder:
             least, most, _ = self._through(k - 1, *ends)
             low[..., part] = np.maximum(low[..., part], least)
             high[..., part] = np.minimum(high[..., part], most)
-            at = np.flatnonzero(((low < 0) & (high > 0))[..., part].any(axis=(0, 1)))
+            loose = ((low < 0) & (high > 0))[..., part]
+            at = np.flatnonzero(loose.any(axis=(0, 1)))
             if at.size:
                 rows = np.eye(part.size)[at]
                 bound = self.lower(area, k, np.concatenate([rows, -rows]), low, high)[:, None]
-                bound = np.where(np.isfinite(bound), bound, -np.inf)
+                bound = np.where(np.isfinite(bound) & np.tile(loose[..., at], 2), bound, -np.inf)
                 low[..., part[at]] = np.maximum(low[..., part[at]], bound[..., : at.size])
                 high[..., part[at]] = np.minimum(high[..., part[at]], -bound[..., at.size :])
         return low, high
