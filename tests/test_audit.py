@@ -21,14 +21,16 @@ import qll
 from qll.audit import audit
 from qll.audit.bounds import Bounder, Groups
 from qll.audit.check import CASE, CROWN, HALVE
+from qll.audit.claim import ground
 from qll.audit.container import NotConfirmed, digest, unpack
 from qll.audit.network import read_network
 from qll.cli.main import build_app
 from qll.formula.hard import Max, Min, affine
+from qll.formula.rewrite import Shape
 from qll.networks import load
 from qll.properties import parse
 from qll.verify.backend import BACKENDS, Budget
-from qll.verify.certificate import Subject, certify, confirm, pack, write
+from qll.verify.certificate import certify, confirm, pack, write
 from qll.verify.query import Query
 from qll.verify.verdict import Reason, Status, Verdict
 
@@ -231,23 +233,45 @@ def test_a_query_without_a_property_is_certified_by_its_own_text() -> None:
 
 
 def test_inputs_and_constraints_enter_the_claim() -> None:
-    """x[0] + x[1] <= 0.5 in the region, and an atom that speaks of the input."""
-    case = make_case(5)
+    """Only the region's constraint makes the property true: both are atoms of one combination."""
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3))
+    network = load(module, input_shape=(4,))
     text = """
 outputs 3
-forall x in box(0.2, 0.4) and x[0] + x[1] <= 0.5:
-  y[0] <= 1000 and x[0] + x[1] <= 0.55 or y[1] >= 2000
+forall x in box(0, 1) and x[0] + x[1] <= 0.5:
+  y[0] <= 10 and x[0] + x[1] <= 0.55
 """
-    prop = parse(text, outputs=3)
-    form = prop.hard_form(None, outputs=3, inputs=SHAPE)
-    region = qll.regions.Region.of(prop, torch.zeros(1, *SHAPE, dtype=torch.float64))
-    lower, upper = (t[0].reshape(-1).numpy() for t in (region.lower, region.upper))
-    query = Query(case.network, lower, upper, form, region.constraints)
+    point = np.zeros((1, 4))
+    (verdict,) = qll.verify(parse(text, outputs=3), network, point, certified=True, timeout=5.0)
+    assert verdict.status is Status.VERIFIED, verdict
+    assert "confirmed" in verdict.notes[0]
+    loose = text.replace("0.5:", "0.6:")
+    (verdict,) = qll.verify(parse(loose, outputs=3), network, point, certified=True, timeout=5.0)
+    assert verdict.status is Status.FALSIFIED, verdict
+
+
+def test_few_inputs_are_certified_by_halved_boxes() -> None:
+    torch.manual_seed(1)
+    module = nn.Sequential(
+        nn.Linear(3, 12), nn.ReLU(), nn.Linear(12, 12), nn.ReLU(), nn.Linear(12, 2)
+    )
+    network = load(module, input_shape=(3,))
+    points = np.random.default_rng(0).uniform(-1, 1, (4000, 3))
+    top = float(network.relu_form.forward(points)[:, 0].max())
+    form = affine([(("y", 0), 1.0)], -top - 0.02)
+    query = Query(network, np.full(3, -1.0), np.ones(3), form)
     verdict = decide(query)
-    if verdict.status is Status.VERIFIED:
-        subject = Subject.of(prop, np.zeros(36))
-        _, answer = certify(query, verdict, subject)
-        assert answer.confirmed, answer
+    assert verdict.status is Status.VERIFIED and verdict.stage == "boxes"
+    data, answer = certify(query, verdict)
+    assert answer.confirmed, answer
+    header, arrays = unpack(data)
+    header.pop("arrays")
+    header["text"] = header["text"].replace(repr(-top - 0.02), repr(-top + 0.05))
+    _, constraints, false = ground(header["text"], (), None, Shape(2, (3,)))
+    header["ground"] = digest(repr((false, constraints)).encode())
+    answer = audit(pack(header, arrays), network.source)
+    assert not answer.confirmed and "not proved" in answer.reason
 
 
 def test_the_outputs_at_the_data_point_are_exact_constants() -> None:
