@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -50,10 +50,12 @@ def audit(
             fix="check the path given to --network",
         ) from error
     typer.echo(CLAIM)
-    rows = []
+    rows, said = [], set[str]()
     for path in paths:
+        subject = ""
         try:
             data = path.read_bytes()
+            subject = _subject(unpack(data)[0])
             stored = given
             if stored is None:
                 name = str(unpack(data)[0]["network"])
@@ -62,9 +64,12 @@ def audit(
                     raise NotConfirmed("its network has no hash")
                 stored = (folder / f"{name}.onnx").read_bytes()
             answer = audit(data, stored)
-        except (NotConfirmed, OSError, LookupError, TypeError) as error:
+        except (NotConfirmed, OSError, LookupError, TypeError, AttributeError) as error:
             answer = Answer("unknown", False, str(error))
-        rows.append({"certificate": path.name, **vars(answer)})
+        rows.append({"certificate": path.name, "claim": subject, **vars(answer)})
+        if subject and subject not in said:
+            said.add(subject)
+            typer.echo(f"\n{subject}")
         if not (quiet and answer.confirmed):
             word = "confirmed" if answer.confirmed else "NOT CONFIRMED"
             typer.echo(f"{path.name}: {answer.verdict}: {word}: {answer.reason}")
@@ -78,6 +83,16 @@ def audit(
         out.write_text(json.dumps({"certificates": rows}, indent=1) + "\n", encoding="utf-8")
     if len(confirmed) < len(rows):
         raise typer.Exit(EXIT_NOT_CONFIRMED)
+
+
+def _subject(header: dict[str, Any]) -> str:
+    """What a certificate is about, besides its data point: shown, because a proof of the wrong
+    thing is a proof as well."""
+    given = ", ".join(f"{name} = {value}" for name, value in header["parameters"].items())
+    scale = "none" if header["mean"] is None else f"mean {header['mean']}, std {header['std']}"
+    network = f"Network {str(header['network'])[:64]}, normalisation: {scale[:200]}"
+    text = "\n".join(f"  {line}" for line in str(header["text"])[:2000].strip().splitlines())
+    return f"{text}\nwith {given or 'no parameters'}. {network}"
 
 
 def register(app: typer.Typer) -> None:
