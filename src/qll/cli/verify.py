@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,8 +11,7 @@ import typer
 from qll.cli.options import parse_settings
 
 if TYPE_CHECKING:
-    from qll.verify.api import Problem
-    from qll.verify.verdict import Verdict
+    pass
 
 EXIT_FALSIFIED = 10
 EXIT_UNKNOWN = 11
@@ -69,6 +67,7 @@ def verify(
     from qll.networks import load as load_network
     from qll.properties import load
     from qll.verify.api import Problem, decide_all
+    from qll.verify.journal import Journal
 
     handle = load_network(network, mean=_numbers(mean, "--mean"), std=_numbers(std, "--std"))
     points, truth = _points(data, data_dir, images, labels, count, handle.output_size)
@@ -89,7 +88,7 @@ def verify(
         mean=_numbers(mean, "--mean"),
         std=_numbers(std, "--std"),
     )
-    journal = _Journal(out, problem)
+    journal = Journal(out, problem)
     with journal, _Board(len(problem), journal.known) as board:
         left = [i for i in range(len(problem)) if i not in journal.known]
         for index, verdict in decide_all(problem, left, jobs=jobs or os.cpu_count() or 1):
@@ -175,108 +174,6 @@ def _points(
             fix="pass the labels of these images",
         )
     return points, truth
-
-
-class _Journal:
-    """Verdicts on disk as they come. A line for each, after a header that says what was asked; a
-    second run of the same question goes on where the first one stopped."""
-
-    def __init__(self, out: Path | None, problem: Problem) -> None:
-        self.out = out
-        self.known: dict[int, dict[str, Any]] = {}
-        self._file: Any = None
-        self._began = time.monotonic()
-        self._question = _question(problem)
-        self._path = None if out is None else out.with_name(out.name + ".partial")
-
-    def __enter__(self) -> _Journal:
-        from qll.errors import RunError
-
-        if self._path is None:
-            return self
-        try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            if self._path.exists():
-                self._read()
-            fresh = not self.known
-            self._file = self._path.open("w" if fresh else "a", encoding="utf-8")
-            if fresh:
-                self._line(self._question)
-        except OSError as error:
-            raise RunError(
-                "the verdicts cannot be written",
-                where=str(self._path),
-                expected="a folder with space that can be written",
-                found=str(error.strerror or error),
-                fix="give another file to --json",
-            ) from error
-        return self
-
-    def _read(self) -> None:
-        lines = self._path.read_text(encoding="utf-8").splitlines() if self._path else []
-        rows = []
-        for line in lines:
-            try:
-                rows.append(json.loads(line))
-            except ValueError:  # the line that a kill cut short
-                break
-        if rows and rows[0] == self._question:
-            self.known = {int(row["point"]): row for row in rows[1:] if "point" in row}
-            # what follows a torn line is written again
-            kept = [self._question, *self.known.values()]
-            text = "".join(json.dumps(row) + "\n" for row in kept)
-            if self._path is not None:
-                self._path.write_text(text, encoding="utf-8")
-
-    def _line(self, row: dict[str, Any]) -> None:
-        if self._file is not None:
-            self._file.write(json.dumps(row) + "\n")
-            self._file.flush()
-
-    def add(self, index: int, verdict: Verdict) -> None:
-        row = {"point": index, **verdict.as_json()}
-        if verdict.witness is not None:
-            row["witness"] = [float(v) for v in verdict.witness]
-        self.known[index] = row
-        self._line(row)
-
-    def __exit__(self, *_: object) -> None:
-        if self._file is not None:
-            self._file.close()
-
-    def finish(self, tally: dict[str, int]) -> None:
-        if self.out is None or self._path is None:
-            return
-        content = {
-            **self._question,
-            "total": {**tally, "wall_seconds": round(time.monotonic() - self._began, 3)},
-            "verdicts": [self.known[i] for i in sorted(self.known)],
-        }
-        partial = self.out.with_name(self.out.name + ".tmp")
-        partial.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-        partial.replace(self.out)
-        self._path.unlink(missing_ok=True)
-
-
-def _question(problem: Problem) -> dict[str, Any]:
-    import hashlib
-
-    points = hashlib.sha256(problem.points.tobytes()).hexdigest()
-    labels = json.dumps(problem.labels)
-    return {
-        "property": problem.name,
-        "text": problem.text,
-        "parameters": problem.parameters,
-        "network_sha256": problem.handle.sha256,
-        "points_sha256": points,
-        "labels_sha256": hashlib.sha256(labels.encode()).hexdigest(),
-        "mean": None if problem.mean is None else repr(problem.mean),
-        "std": None if problem.std is None else repr(problem.std),
-        "timeout": problem.timeout,
-        "backend": problem.backend,
-        "certified": problem.certified,
-        "count": len(problem),
-    }
 
 
 class _Board:
