@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from qll.cli.options import parse_settings
-
-if TYPE_CHECKING:
-    pass
 
 EXIT_FALSIFIED = 10
 EXIT_UNKNOWN = 11
