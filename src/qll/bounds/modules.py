@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from qll.errors import NetworkError
+from qll.kernels.intervals import folded_intervals
 from qll.kernels.recognise import AffineLayer, Convolution, Dense, Rectifier, Scale, recognise
 
 Ends = tuple[Tensor, Tensor]
@@ -94,8 +95,8 @@ def _absolute(layer: AffineLayer, radius: Tensor) -> Tensor:
 class ModuleBounds:
     """Bounds of a module over one box for each sample; see ``module_bounds``.
 
-    ``boxes`` are the ends before each ReLU, ``inputs`` those of the input, and ``runs`` the affine
-    runs between them, the last of which gives the outputs.
+    ``boxes`` are the ends before each ReLU (intervals need the last alone), ``inputs`` those of the
+    input, and ``runs`` the affine runs between them, the last of which gives the outputs.
     """
 
     runs: tuple[_Run, ...]
@@ -214,6 +215,10 @@ def module_bounds(
             found="a ReLU without one",
             fix="remove the redundant ReLU",
         )
+    if kind == "interval":
+        ends = folded_intervals(model, lower, upper)
+        if ends is not None:
+            return ModuleBounds(tuple(runs), (lower, upper), (ends,), kind)
     boxes: list[Ends] = []
     middle, radius = (lower + upper) / 2, (upper - lower) / 2
     for run in runs[:-1]:

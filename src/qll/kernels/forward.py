@@ -39,15 +39,20 @@ def training_forward(module: nn.Module, x: Tensor) -> Callable[[Tensor], Tensor]
     there is one and numba is there, otherwise the module itself."""
     if not available() or _is_hooked(module):
         return module
-    # A layer that was replaced, or moved to another type, needs a new plan.
-    parts = tuple(id(part) for part in module.modules())
-    tensors = tuple((id(p), p.dtype, p.device) for p in module.parameters())
-    key = (tuple(x.shape[1:]), parts, tensors)
+    key = module_key(module, x)
     known = _known.setdefault(module, {})
     if key not in known:
         known.clear()
         known[key] = fold_forward(module, key[0])
     return known[key] or module
+
+
+def module_key(module: nn.Module, x: Tensor) -> tuple[Any, ...]:
+    """What a plan depends on: a layer that was replaced, or moved to another type, needs a new
+    one."""
+    parts = tuple(id(part) for part in module.modules())
+    tensors = tuple((id(p), p.dtype, p.device) for p in module.parameters())
+    return tuple(x.shape[1:]), parts, tensors
 
 
 def _is_hooked(module: nn.Module) -> bool:
@@ -102,7 +107,7 @@ def _apply(span: Span, value: Tensor) -> Tensor:
     return result.reshape(-1, *span.layers[-1].out_shape)
 
 
-class _FirstLayer:
+class FirstLayer:
     """A convolution and its ReLU by kernels: value, and gradient by weights and bias."""
 
     def __init__(self, span: Span, plan: NetworkPlan) -> None:
@@ -114,7 +119,7 @@ class _FirstLayer:
     def __call__(self, x: Tensor) -> Tensor:
         shape = self.span.layers[-1].out_shape
         weight, bias = self.span.kernel(), self.span.bias()
-        value: Tensor = _Layer.apply(self, x.flatten(1), weight, bias)  # type: ignore[no-untyped-call]
+        value: Tensor = Layer.apply(self, x.flatten(1), weight, bias)  # type: ignore[no-untyped-call]
         return value.reshape(-1, *shape)
 
     def room(self) -> tuple[Floats, Floats]:
@@ -123,17 +128,17 @@ class _FirstLayer:
         return aligned_floats(self.plan.inputs * LANES), aligned_floats(self.plan.rows * LANES)
 
 
-def _first_layer(span: Span) -> _FirstLayer | None:
+def _first_layer(span: Span) -> FirstLayer | None:
     core = span.core
     if core is None or not span.relu or core.weight().numel() > _MOST_WEIGHTS:
         return None
     plan = build_plan([span])
-    return _FirstLayer(span, plan) if plan.rows == plan.outputs else None
+    return FirstLayer(span, plan) if plan.rows == plan.outputs else None
 
 
-class _Layer(torch.autograd.Function):
+class Layer(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, layer: _FirstLayer, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    def forward(ctx: Any, layer: FirstLayer, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         from qll.kernels.first_layer import layer_forward
 
         plan = layer.plan

@@ -59,6 +59,10 @@ class TrainConfig(_Record):
     formula: str | None = None
     floor: float | None = None
     as_published: bool = True
+    # another property to train on in its place (labels that stay, say), and the trained epsilon
+    # as a multiple of the property's own
+    surrogate: str | None = None
+    reach: float = Field(default=1.0, gt=0, allow_inf_nan=False)
 
     # data and network
     data_dir: str | None = None
@@ -67,6 +71,7 @@ class TrainConfig(_Record):
     validation: int = Field(default=0, ge=0)
     network: str = "paper-mnist"
     network_options: dict[str, Any] = Field(default_factory=dict)
+    initialisation: Literal["default", "threshold"] = "default"
 
     # optimisation
     epochs: int = Field(default=100, ge=0, lt=_LIST_END)
@@ -77,9 +82,17 @@ class TrainConfig(_Record):
     alpha: float = Field(default=0.5, ge=0, allow_inf_nan=False)
     balance_parameters: Literal["last-linear", "all"] = "last-linear"
     most_lambda: float = Field(default=10.0, gt=0)
+    # a fixed lambda instead of the balance; hardness of "for all data", from the mean (none)
+    # towards the worst sample of a batch
+    weight: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+    batch_hardness: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     delay: int = Field(default=0, ge=0)
     hardness: RampConfig | None = None
+    # epsilon by a ramp of its own, or from 0 over this share of the epochs
     epsilon: RampConfig | None = None
+    warm_up: float = Field(default=0.0, ge=0, le=1)
+    # consecutive parts of a run, each with settings of its own: qll.training.stages
+    stages: tuple[dict[str, Any], ...] = ()
 
     # attack
     attack: str = "apgd"
@@ -105,7 +118,9 @@ class TrainConfig(_Record):
     def record(self) -> Logic | None:
         return None if self.is_baseline else read_logic(self.logic)
 
-    def make_balance(self) -> Balance:
+    def make_balance(self) -> Balance | float:
+        if self.weight is not None:
+            return self.weight
         return Balance(self.alpha, self.balance_parameters, self.most_lambda)
 
     def make_attack(self) -> Attack:
@@ -125,17 +140,25 @@ class TrainConfig(_Record):
 
     def trained_property(self, outputs: int) -> Property:
         """The formula of the loss: as published where the published runs differ."""
+        parameters = dict(self.parameters)
+        if "epsilon" in parameters:
+            parameters["epsilon"] *= self.reach
+        if self.surrogate is not None:
+            prop = load(self.surrogate, outputs=outputs)
+            declared = {p.name for p in prop.specification.parameters}
+            return prop.with_parameters(**{k: v for k, v in parameters.items() if k in declared})
         if self.as_published and self.formula is not None:
-            return _load(published_formula(self.formula), outputs, self.parameters)
-        return _load(self.property, outputs, self.parameters)
+            return _load(published_formula(self.formula), outputs, parameters)
+        return _load(self.property, outputs, parameters)
 
     def attacked_property(self, outputs: int) -> Property:
         """The formula that drives the attacks of the metrics: trained form, judged parameters."""
+        if self.surrogate is not None:
+            return self.judged_property(outputs)
         trained = self.trained_property(outputs)
-        if self.judged is None:
-            return trained
         declared = {p.name for p in trained.specification.parameters}
-        return trained.with_parameters(**{k: v for k, v in self.judged.items() if k in declared})
+        judged = self.parameters if self.judged is None else self.judged
+        return trained.with_parameters(**{k: v for k, v in judged.items() if k in declared})
 
 
 def _load(source: str | Path, outputs: int, parameters: Mapping[str, float]) -> Property:
@@ -164,17 +187,18 @@ def resolve(
     options: Mapping[str, Any] | None = None,
     settings: Iterable[str] = (),
 ) -> TrainConfig:
-    """Defaults of the paper, then the file, then options, then ``key=value`` settings.
+    """Defaults of the paper, those of the method, then the file, options, ``key=value`` settings.
 
     >>> resolve("not-both", "dice").steps
     30
     """
-    values = paper_defaults(prop, data)
-    if file is not None:
-        _merge(values, read_config(file))
-    _merge(values, {k: v for k, v in (options or {}).items() if v is not None})
+    given = {} if file is None else read_config(file)
+    _merge(given, {k: v for k, v in (options or {}).items() if v is not None})
     more, own = parse_settings(settings, parameters=_parameters_of(prop))
-    _merge(values, more)
+    _merge(given, more)
+    values = paper_defaults(prop, data)
+    _merge(values, method_defaults(prop, data, str(given.get("method", "attack"))))
+    _merge(values, given)
     for table in ("parameters", "judged"):
         held = values.get(table)
         if table == "parameters" or held is not None:
@@ -189,6 +213,10 @@ def build(values: Mapping[str, Any]) -> TrainConfig:
         config = TrainConfig.model_validate(dict(values))
         config.record()
         config.make_attack()
+        if config.stages:
+            from qll.training.stages import stages
+
+            stages(config)  # names what is wrong in them
         return config
     except ValidationError as error:
         first = error.errors()[0]
@@ -211,17 +239,29 @@ def build(values: Mapping[str, Any]) -> TrainConfig:
 
 def paper_defaults(prop: str, data: str) -> dict[str, Any]:
     """The paper's values for a property and a data set; general ones where it has none."""
-    text = resources.files("qll.training").joinpath("defaults.toml").read_text(encoding="utf-8")
-    tables = tomllib.loads(text)
+    tables = _default_tables()
     values: dict[str, Any] = {}
     for table in (
         tables["default"],
         tables.get("data", {}).get(data, {}),
         tables.get("property", {}).get(prop, {}),
-        tables.get("pair", {}).get(f"{prop}/{data}", {}),
     ):
         _merge(values, table)
     return values
+
+
+def method_defaults(prop: str, data: str, method: str) -> dict[str, Any]:
+    """What a method does best with, in general and for a property and a data set."""
+    tables = _default_tables()
+    values: dict[str, Any] = {}
+    _merge(values, tables.get("method", {}).get(method, {}))
+    _merge(values, tables.get("recipe", {}).get(f"{method}/{prop}/{data}", {}))
+    return values
+
+
+def _default_tables() -> dict[str, Any]:
+    text = resources.files("qll.training").joinpath("defaults.toml").read_text(encoding="utf-8")
+    return tomllib.loads(text)
 
 
 def read_config(path: str | Path) -> dict[str, Any]:

@@ -19,14 +19,18 @@ from qll.kernels.forward import training_forward
 from qll.logics.base import Logic
 from qll.metrics import Evaluation, Satisfaction, evaluate, prediction_accuracy
 from qll.property import Property
+from qll.training.balance import Balance
 from qll.training.checks import check_device, check_network, check_same, split_rows
 from qll.training.config import TrainConfig, check_property
+from qll.training.feedback import Feedback, joined
+from qll.training.initialise import threshold_first_convolution
 from qll.training.loss import PropertyTerm, combine, reduce_losses
 from qll.training.methods import METHODS, Method, Setup, Step
 from qll.training.prediction import correct_predictions, prediction_loss
 from qll.training.progress import Reporter, Silent
 from qll.training.run import RunFolder
-from qll.training.schedule import cosine
+from qll.training.schedule import Ramp, cosine
+from qll.training.stages import Stage, stages
 from qll.training.streams import generator, seeded, stream_seed
 
 
@@ -104,7 +108,14 @@ def build_model(config: TrainConfig, data: DataSet) -> nn.Module:
         "std": data.std,
     }
     with seeded(config.seed, "init"):
-        return create(config.network, **{**shape, **config.network_options}).to(config.device)
+        model = create(config.network, **{**shape, **config.network_options})
+        if config.initialisation == "threshold":
+            threshold_first_convolution(model, config.parameters.get("epsilon", 0.0))
+    return model.to(config.device)
+
+
+class _OutOfTime(Exception):
+    pass
 
 
 class _Totals(dict[str, float]):
@@ -118,10 +129,47 @@ class _Totals(dict[str, float]):
         return self[name] / self[over] if name in self else None
 
 
+class _Part:
+    """A stage at work: its method, its balance, and where its schedules stand."""
+
+    def __init__(self, stage: Stage, model: nn.Module, data: DataSet) -> None:
+        self.stage, self.config = stage, stage.config
+        self.trained = self.config.trained_property(len(data.classes))
+        self.logic = self.config.record()
+        self.balance = self.config.make_balance()
+        self.method: Method | None = None
+        if self.logic is not None:
+            self.method = METHODS[self.config.method](Setup(self.config, model, data))
+
+    def at(self, epoch: int) -> tuple[Property, Logic | None]:
+        """The formula and the logic of an epoch of the run."""
+        config, passed = self.config, epoch - self.stage.first
+        logic = None if epoch < config.delay else self.logic
+        prop = self.trained
+        if config.hardness is not None and logic is not None:
+            logic = logic.harden(config.hardness.ramp().at(passed))
+        ramp = None if config.epsilon is None else config.epsilon.ramp()
+        if ramp is None and config.warm_up:
+            end = prop.value_of("epsilon")
+            # The first epoch has a little of it already: at 0 a bound says nothing of the network.
+            rise = max(round(config.warm_up * self.stage.length), 1)
+            ramp = Ramp(end / (rise + 1), end, rise)
+        if ramp is not None:
+            prop = prop.with_parameters(epsilon=ramp.at(passed))
+        return prop, logic
+
+    def rate(self, epoch: float) -> float:
+        config = self.config
+        if config.learning_rate_schedule == "constant":
+            return config.learning_rate
+        return config.learning_rate * cosine(epoch - self.stage.first, self.stage.length)
+
+
 @dataclass(frozen=True, eq=False)
 class _Batch:
     x: Tensor
     labels: Tensor
+    part: _Part
     prop: Property
     logic: Logic | None
     epoch: int
@@ -146,17 +194,14 @@ class Trainer:
         check_property(config, self.outputs)
         check_network(self.model, data, config.device)
         self.judged = config.judged_property(self.outputs)
-        self.trained = config.trained_property(self.outputs)
         self.logic = config.record()
-        self.method: Method | None = None
-        if self.logic is not None:
-            self.method = METHODS[config.method](Setup(config, self.model, data))
-        self.balance = config.make_balance()
+        self.parts = [_Part(stage, self.model, data) for stage in stages(config)]
         self.optimiser = torch.optim.AdamW(
             self.model.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay
         )
         self.rows: list[dict[str, Any]] = []
         self.train_rows, self.validation_rows = split_rows(len(data.train), config.validation)
+        self.feedback: Feedback | None = None
 
     def run(self) -> TrainedRun:
         done = self.restore()
@@ -164,27 +209,38 @@ class Trainer:
         earlier = self.folder.evaluation() if self.folder is not None else None
         if done >= config.epochs and earlier is not None:
             return TrainedRun(self.model, config, earlier, self.rows, self.folder)
-        steps = math.ceil(len(self.train_rows) / config.batch_size)
-        self.reporter.start(title(config), config.epochs, steps, done)
         try:
-            for epoch in range(done, config.epochs):
-                row = self._epoch(epoch)
-                self.rows.append(row)
-                if self.folder is not None:
-                    self.folder.finish_epoch(epoch + 1, row, self.model, self.optimiser)
-                self.reporter.epoch(row)
+            self.run_epochs(done)
         except KeyboardInterrupt:
             if self.restore():
                 self.export()
             raise
-        if self.method is not None:
-            self.method.finish()
+        if self.parts[-1].method is not None:
+            self.parts[-1].method.finish()
         evaluation = self.evaluate()
         self.export()
         if self.folder is not None:
             self.folder.save_evaluation(evaluation)
             self._draw()
         return TrainedRun(self.model, config, evaluation, self.rows, self.folder)
+
+    def run_epochs(self, done: int, *, until: float = math.inf) -> bool:
+        """The epochs that are left, after ``done``. False if ``until`` (of ``time.monotonic``) came
+        first: then the network is that of the last finished epoch."""
+        config = self.config
+        steps = math.ceil(len(self.train_rows) / config.batch_size)
+        self.reporter.start(title(config), config.epochs, steps, done)
+        try:
+            for epoch in range(done, config.epochs):
+                row = self._epoch(epoch, until)
+                self.rows.append(row)
+                if self.folder is not None:
+                    self.folder.finish_epoch(epoch + 1, row, self.model, self.optimiser)
+                self.reporter.epoch(row)
+        except _OutOfTime:
+            self.restore()
+            return False
+        return True
 
     def evaluate(self, split: str = "test", *, csat: Satisfaction | None = None) -> Evaluation:
         """All figures on the whole test set, or on the validation images. ``csat`` asks a verifier
@@ -209,29 +265,28 @@ class Trainer:
 
     # --- one epoch ---
 
-    def _epoch(self, epoch: int) -> dict[str, Any]:
-        config, begun = self.config, time.perf_counter()
-        rate = config.learning_rate
-        shuffle = torch.randperm(
-            len(self.train_rows), generator=generator(config.seed, "shuffle", epoch)
-        )
-        order = self.train_rows[shuffle]
+    def _epoch(self, epoch: int, until: float) -> dict[str, Any]:
+        begun = time.perf_counter()
+        part = next(p for p in self.parts if epoch < p.stage.last)
+        config, rate = part.config, part.config.learning_rate
+        rows = self.train_rows if self.feedback is None else self.feedback.order(self.train_rows)
+        order = rows[torch.randperm(len(rows), generator=generator(config.seed, "shuffle", epoch))]
         chance = generator(config.seed, "augment", epoch)
         totals = _Totals()
-        prop, logic = self._scheduled(epoch)
+        prop, logic = part.at(epoch)
         self.model.train()
         with seeded(config.seed, "network", epoch):
             for index, rows in enumerate(torch.split(order, config.batch_size)):
-                if config.learning_rate_schedule == "cosine":
-                    place = epoch + index * config.batch_size / len(order)
-                    rate = config.learning_rate * cosine(place, config.epochs)
-                    self._set_rate(rate)
+                rate = part.rate(epoch + index * config.batch_size / len(order))
+                self._set_rate(rate)
                 x, labels = self.data.train.batch(rows)
                 if config.augment:
                     x = self.data.augment(x, chance)
                 x, labels = x.to(config.device), labels.to(config.device)
-                self._step(_Batch(x, labels, prop, logic, epoch, index), totals)
+                self._step(_Batch(x, labels, part, prop, logic, epoch, index), totals)
                 self.reporter.step()
+                if time.monotonic() > until:
+                    raise _OutOfTime
         row = self._summary(epoch, totals, prop, logic)
         row["learning_rate"] = rate
         if config.evaluate_every and (epoch + 1) % config.evaluate_every == 0:
@@ -245,25 +300,31 @@ class Trainer:
         prediction = prediction_loss(y, batch.labels, self.data.task)
         self._check_finite(prediction, "prediction", batch)
         total = prediction
-        if self.method is not None and batch.logic is not None:
+        part = batch.part
+        if part.method is not None and batch.logic is not None:
             seed = stream_seed(self.config.seed, "attack", batch.epoch, batch.index)
             step = Step(batch.x, batch.labels, y, batch.prop, batch.logic, batch.epoch, seed)
-            term = self._term(self.method, step, batch)
-            property_loss = reduce_losses(term.losses, self._floor())
-            total, weight = combine(self.model, prediction, property_loss, self.balance)
+            term = self._term(part.method, step, batch)
+            if self.feedback is not None:
+                term = joined(term, self._witness_term(batch))
+            property_loss = self._reduce(term.losses, part)
+            total, weight = combine(self.model, prediction, property_loss, part.balance)
             self._check_finite(total, "combined", batch, term.points)
+            if isinstance(part.balance, Balance):
+                totals.add(
+                    prediction_norm=float(weight.prediction_norm),
+                    property_norm=float(weight.property_norm),
+                )
             totals.add(
                 weight=float(weight.value),
-                prediction_norm=float(weight.prediction_norm),
-                property_norm=float(weight.property_norm),
                 property=float(property_loss.detach()) * len(y),
                 satisfied=float(term.satisfied.sum()),
             )
         self.optimiser.zero_grad(set_to_none=True)
         total.backward()  # type: ignore[no-untyped-call]
         self.optimiser.step()
-        if self.method is not None:
-            self.method.after_step()
+        if part.method is not None:
+            part.method.after_step()
         good, predicted = correct_predictions(y.detach(), batch.labels, self.data.task)
         totals.add(
             steps=1,
@@ -276,12 +337,25 @@ class Trainer:
     def _term(self, method: Method, step: Step, batch: _Batch) -> PropertyTerm:
         try:
             term = method.term(step)
-            reduce_losses(term.losses.detach(), self._floor())
+            self._reduce(term.losses.detach(), batch.part)
         except (InputError, RunError) as error:
             if torch.isfinite(step.outputs).all() and self._finite_weights():
                 raise
             raise self._stopped("property", error.found, batch) from error
         return term
+
+    def _witness_term(self, batch: _Batch) -> PropertyTerm | None:
+        if self.feedback is None or batch.logic is None:
+            return None
+        return self.feedback.term(
+            self.model,
+            self.judged,
+            batch.logic,
+            self.data,
+            batch=len(batch.x),
+            seed=self.config.seed,
+            place=(batch.epoch, batch.index),
+        )
 
     def _finite_weights(self) -> bool:
         return all(bool(torch.isfinite(p).all()) for p in self.model.parameters())
@@ -327,26 +401,20 @@ class Trainer:
             "train_csec": satisfied,
             "pacc": pacc.value,
         }
-        if self.config.hardness is not None and logic is not None:
+        config = next(p for p in self.parts if epoch < p.stage.last).config
+        if config.hardness is not None and logic is not None:
             row["hardness"] = logic.hardness
-        if self.config.epsilon is not None:
+        if config.epsilon is not None or config.warm_up:
             row["epsilon"] = prop.value_of("epsilon")
+        if len(self.parts) > 1:
+            row["method"] = config.method
         return row
 
     # --- how ---
 
-    def _floor(self) -> float | None:
-        return self.config.floor if self.config.as_published else None
-
-    def _scheduled(self, epoch: int) -> tuple[Property, Logic | None]:
-        config = self.config
-        logic = None if epoch < config.delay else self.logic
-        prop = self.trained
-        if config.hardness is not None and logic is not None:
-            logic = logic.harden(config.hardness.ramp().at(epoch))
-        if config.epsilon is not None:
-            prop = prop.with_parameters(epsilon=config.epsilon.ramp().at(epoch))
-        return prop, logic
+    def _reduce(self, losses: Tensor, part: _Part) -> Tensor:
+        floor = self.config.floor if self.config.as_published else None
+        return reduce_losses(losses, floor, part.config.batch_hardness)
 
     def _set_rate(self, rate: float) -> None:
         for group in self.optimiser.param_groups:

@@ -7,6 +7,7 @@ for x, labels in loader:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -161,10 +162,19 @@ class Seen:
     satisfied: float
 
 
-def reduce_losses(losses: Tensor, floor: float | None) -> Tensor:
-    """The batch's mean, each sample clipped from below; no batch, no loss."""
+def reduce_losses(losses: Tensor, floor: float | None, hardness: float | None = None) -> Tensor:
+    """The batch's mean, each sample clipped from below; no batch, no loss.
+
+    With a hardness, "for all data" is read as the soft quantifier ``log(mean(exp(h loss))) / h``:
+    the mean as h goes to 0, the worst sample as it grows.
+    """
     clipped = losses if floor is None else losses.clamp(min=floor)
-    mean = clipped.mean() if len(clipped) else clipped.sum()
+    if not len(clipped):
+        mean = clipped.sum()
+    elif hardness is None:
+        mean = clipped.mean()
+    else:
+        mean = (torch.logsumexp(hardness * clipped, 0) - math.log(len(clipped))) / hardness
     if not bool(torch.isfinite(mean.detach())):
         raise RunError(
             "the property's loss is not finite",

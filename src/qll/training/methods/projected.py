@@ -10,20 +10,14 @@ reports say so.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import ClassVar
-
 import torch
 from torch import Tensor, nn
 
 from qll.errors import InputError, NetworkError, RunError
 from qll.formula.hard import Affine, HardForm, Max, Min
-from qll.properties import load
 from qll.property import Property
-from qll.regions import Region
-from qll.training.loss import PropertyTerm, property_term
 from qll.training.methods.attack import AttackMethod
-from qll.training.methods.base import METHODS, Setup, Step
+from qll.training.methods.base import METHODS, Setup
 
 # Half-spaces that share outputs are projected onto in turn; this many rounds settle what properties
 # have, and `finish` checks that they did.
@@ -54,11 +48,8 @@ def _flat(form: HardForm, kind: type[Max] | type[Min]) -> list[HardForm]:
 
 @METHODS.register("projected")
 class ProjectedMethod(AttackMethod):
-    """With ``attack = "labels"`` the loss is that of the labels themselves near the data point
-    (``label-robustness``), at ``reach`` times the property's epsilon; with ``"property"`` it is the
-    property's, which the projection has made true already for not-both."""
-
-    options: ClassVar[Mapping[str, bool | int | float | str]] = {"attack": "labels", "reach": 2.0}
+    """Which loss drives the rest is the run's choice: by default that of the labels themselves near
+    the data point (``surrogate = "label-robustness"``), since the property holds already."""
 
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)
@@ -66,9 +57,6 @@ class ProjectedMethod(AttackMethod):
         judged = setup.config.judged_property(outputs.out_features)
         self.rows, self.offsets = self._half_spaces(judged, outputs)
         self.last = outputs
-        self.labels: Property | None = None
-        if self.chosen["attack"] == "labels":
-            self.labels = load("label-robustness", outputs=outputs.out_features)
         self.after_step()
 
     def _half_spaces(self, judged: Property, last: nn.Linear) -> tuple[Tensor, Tensor]:
@@ -97,25 +85,6 @@ class ProjectedMethod(AttackMethod):
                 fix="use --method attack, bound or small-box",
             )
         return rows.to(last.weight.device), offsets.to(last.weight.device)
-
-    def term(self, step: Step) -> PropertyTerm:
-        if self.labels is None:
-            return super().term(step)
-        epsilon = float(self.chosen["reach"]) * step.prop.values.get("epsilon", 0.0)
-        prop = self.labels.with_parameters(epsilon=epsilon)
-        points = self.attack.find(
-            self.setup.model,
-            prop,
-            step.x,
-            step.labels,
-            logic=step.logic,
-            region=Region.of(prop, step.x),
-            seed=step.seed,
-            engine=self.setup.config.engine,
-        )
-        return property_term(
-            self.setup.model, prop, points, x0=step.x, labels=step.labels, logic=step.logic
-        )
 
     @torch.no_grad()
     def after_step(self) -> None:

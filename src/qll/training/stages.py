@@ -1,0 +1,107 @@
+"""A run in consecutive parts: attack first, then bounds over small boxes, say.
+
+    stages = [{ share = 0.4, method = "attack", weight = 0.2 }, { method = "small-box" }]
+
+Each part takes its ``share`` of the epochs (what is left, where it says none) and may set anything
+of ``MAY_CHANGE``; network, data and optimiser go through. Schedules count from the part's start.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import ValidationError
+
+from qll.errors import InputError
+from qll.registry import suggest
+from qll.training.config import TrainConfig
+
+MAY_CHANGE = (
+    "alpha",
+    "attack",
+    "batch_hardness",
+    "batch_size",
+    "hardness",
+    "learning_rate",
+    "learning_rate_schedule",
+    "logic",
+    "method",
+    "options",
+    "reach",
+    "restarts",
+    "steps",
+    "surrogate",
+    "warm_up",
+    "weight",
+)
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Epochs ``first`` to ``last`` (exclusive) and their settings."""
+
+    config: TrainConfig
+    first: int
+    last: int
+
+    @property
+    def length(self) -> int:
+        return self.last - self.first
+
+
+def stages(config: TrainConfig) -> list[Stage]:
+    """The parts of a run; one, where it names none.
+
+    >>> run = TrainConfig(property="p", data="d", epochs=10, stages=({"share": 0.4}, {"alpha": 1}))
+    >>> [(part.first, part.last, part.config.alpha) for part in stages(run)]
+    [(0, 4, 0.5), (4, 10, 1.0)]
+    """
+    if not config.stages:
+        return [Stage(config, 0, config.epochs)]
+    shares = _shares(config)
+    found, begun, passed = [], 0, 0.0
+    for number, (table, share) in enumerate(zip(config.stages, shares, strict=True), 1):
+        passed += share
+        end = config.epochs if number == len(shares) else round(passed * config.epochs)
+        found.append(Stage(_settings(config, number, table), begun, end))
+        begun = end
+    return found
+
+
+def _shares(config: TrainConfig) -> list[float]:
+    said = [table.get("share") for table in config.stages]
+    good = all(s is None or (isinstance(s, int | float) and 0 < s <= 1) for s in said)
+    rest = 1.0 - sum(s for s in said if s is not None) if good else 0.0
+    silent = said.count(None)
+    if not good or rest < -1e-9 or (silent and rest <= 0):
+        raise InputError(
+            "the shares of the stages do not fit",
+            expected="numbers in (0, 1] that sum to 1 at most; the rest is for stages without one",
+            found=", ".join(str(s) for s in said),
+            fix="write stages = [{ share = 0.4, ... }, { ... }]",
+        )
+    return [rest / silent if s is None else float(s) for s in said]
+
+
+def _settings(config: TrainConfig, number: int, table: dict[str, Any]) -> TrainConfig:
+    changes = {key: value for key, value in table.items() if key != "share"}
+    for key in changes:
+        if key not in MAY_CHANGE:
+            raise InputError(
+                f"stage {number} cannot set '{key}'",
+                expected=f"one of: {', '.join(MAY_CHANGE)}",
+                found=f"'{key}'",
+                fix=suggest(key, list(MAY_CHANGE)),
+            )
+    try:
+        values = {**config.model_dump(), "stages": (), **changes}
+        return TrainConfig.model_validate(values)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise InputError(
+            f"stage {number} has a wrong value",
+            expected=str(first["msg"]).lower(),
+            found=f"{'.'.join(str(part) for part in first['loc'])} = {first['input']!r}",
+            fix="correct that setting of the stage",
+        ) from error
