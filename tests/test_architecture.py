@@ -41,7 +41,8 @@ RANKS = {
     "training": 9,
     "verify": 9,
     "metrics": 9,
-    "experiments": 10,
+    "workers": 1,
+    "grid": 10,
     "reports": 11,
     "cli": 12,
 }

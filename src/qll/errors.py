@@ -3,6 +3,9 @@ against what was found, and how to fix it."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 
 class QllError(Exception):
     """Root of everything the library raises on bad input.
@@ -35,6 +38,16 @@ class QllError(Exception):
         return type(self)(
             self.what, expected=self.expected, found=self.found, fix=self.fix, where=where
         )
+
+    def __reduce__(self) -> tuple[Callable[..., QllError], tuple[Any, ...]]:
+        """Errors come back whole from other processes."""
+        return _rebuild, (type(self), self.what, self.expected, self.found, self.fix, self.where)
+
+
+def _rebuild(
+    kind: type[QllError], what: str, expected: str, found: str, fix: str, where: str | None
+) -> QllError:
+    return kind(what, expected=expected, found=found, fix=fix, where=where)
 
 
 class FormulaError(QllError):

@@ -42,6 +42,7 @@ def train(
     Example: qll train not-both --data dice-rendered --logic qll:5 --epochs 20 --out runs/dice
     """
     from qll.data.progress import terminal_progress
+    from qll.training.events import with_events
     from qll.training.loop import train as run_training
     from qll.training.progress import console_reporter
 
@@ -59,7 +60,11 @@ def train(
     else:
         resolved = _resolved(prop, data, given, config, settings or [])
     folder = out or default_folder(resolved)
-    with terminal_progress() as download, console_reporter() as reporter:
+    with (
+        terminal_progress() as download,
+        console_reporter() as console,
+        with_events(console, folder) as reporter,
+    ):
         try:
             run = run_training(
                 resolved, folder, resume=resume, reporter=reporter, download=download
@@ -76,9 +81,9 @@ def train(
 
 
 def default_folder(config: TrainConfig) -> Path:
-    name = Path(config.property).stem
-    logic = config.logic.replace(":", "").replace(",", "-").replace("=", "")
-    return Path("runs") / f"{name}-{config.data}-{logic}-{config.seed}"
+    from qll.grid.experiment import run_name
+
+    return Path("runs") / run_name(config)
 
 
 def figures(values: dict[str, Any]) -> list[str]:

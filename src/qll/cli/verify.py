@@ -35,6 +35,10 @@ def verify(
     std: Annotated[str | None, typer.Option(help="Its deviation.")] = None,
     timeout: Annotated[float, typer.Option(help="Seconds for each data point.")] = 10.0,
     jobs: Annotated[int, typer.Option(help="Processes; 0 for one on each core.")] = 0,
+    engine: Annotated[str, typer.Option(help="local (processes), dask or ray.")] = "local",
+    scheduler: Annotated[
+        str | None, typer.Option(help="The cluster's address: tcp://HOST:8786 for dask.")
+    ] = None,
     backend: Annotated[str, typer.Option(help="bab (our own) or marabou.")] = "bab",
     cross_check: Annotated[
         str | None, typer.Option(help="A second backend; a contradiction is an error.")
@@ -59,12 +63,13 @@ def verify(
 
     Example: qll verify not-both --network net.onnx --data dice-rendered --count 50
     """  # fmt: skip
-    import os
-
     from qll.networks import load as load_network
     from qll.properties import load
     from qll.verify.api import Problem, decide_all
     from qll.verify.journal import Journal
+    from qll.workers import Workers
+
+    workers = Workers(engine, jobs, scheduler)
 
     handle = load_network(network, mean=_numbers(mean, "--mean"), std=_numbers(std, "--std"))
     points, truth = _points(data, data_dir, images, labels, count, handle.output_size)
@@ -88,7 +93,7 @@ def verify(
     journal = Journal(out, problem)
     with journal, _Board(len(problem), journal.known) as board:
         left = [i for i in range(len(problem)) if i not in journal.known]
-        for index, verdict in decide_all(problem, left, jobs=jobs or os.cpu_count() or 1):
+        for index, verdict in decide_all(problem, left, workers=workers):
             journal.add(index, verdict)
             board.add(verdict.as_json()["status"])
     statuses = [journal.known[i]["status"] for i in range(len(problem))]

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from qll.errors import QllError, RunError
+from qll.grid.experiment import experiment
 from qll.logics.base import Logic
 from qll.metrics import Evaluation, Share
 from qll.training.config import TrainConfig
@@ -251,15 +252,6 @@ def _walk(folder: Path, depth: int) -> Iterable[Path]:
         for child in sorted(folder.iterdir()):
             if child.is_dir() and not child.is_symlink():
                 yield from _walk(child, depth - 1)
-
-
-# What does not make another experiment: the machine, and what is looked at on the way.
-_MACHINE = {"seed", "data_dir", "device", "engine", "evaluate_every"}
-
-
-def experiment(config: TrainConfig) -> dict[str, Any]:
-    """The settings that the seeds of one row share."""
-    return config.model_dump(mode="json", exclude=_MACHINE)
 
 
 def _latest(runs: list[Run]) -> tuple[list[Run], list[LeftOut]]:

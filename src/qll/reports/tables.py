@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from qll.errors import QllError
+from qll.grid.experiment import experiment
 from qll.reports.fields import is_bounded
 from qll.reports.paper import Key, Paper, Published
-from qll.reports.records import METRICS, Records, Run, experiment
+from qll.reports.records import METRICS, Records, Run
 from qll.reports.style import BASELINE, data_name, logic_name, number, property_name
 from qll.training.config import paper_defaults
 
@@ -184,10 +185,26 @@ def _row(runs: tuple[Run, ...]) -> Row:
     counted = {run.evaluation.pacc.total for run in runs if run.evaluation and run.evaluation.pacc}
     if len(counted) > 1:
         notes.append("seeds were evaluated on different numbers of images")
+    notes += _proved_on_fewer(runs)
     # Another epsilon, formula or method asks another question than the published row.
     other = {"parameters", "judged", "formula", "as_published", "oracle"} & set(departures)
     comparable = not other and (runs[0].config.method == "attack" or runs[0].config.is_baseline)
     return Row(runs, tuple(notes), comparable)
+
+
+# The paper proves this many regions of a run, or all where there are fewer images.
+_PROVED = 100
+
+
+def _proved_on_fewer(runs: tuple[Run, ...]) -> list[str]:
+    counts = set()
+    for run in runs:
+        images = run.evaluation.cacc.total // run.config.samples if run.evaluation else _PROVED
+        counts |= {
+            len(v.answers) for v in run.verifications if len(v.answers) < min(_PROVED, images)
+        }
+    shown = " or ".join(map(str, sorted(counts)))
+    return [f"CSat of {shown} regions instead of {_PROVED} or all"] if counts else []
 
 
 def _usual(run: Run) -> dict[str, Any]:

@@ -13,6 +13,10 @@ from typing import Any, BinaryIO
 from qll.errors import RunError
 
 
+class Locked(RunError):
+    """Another process holds what this one wants to write."""
+
+
 def write_atomically(path: Path, data: bytes) -> None:
     """The new content or the old one: a kill, a crash or a full disk never leaves half a file."""
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
@@ -105,7 +109,7 @@ def exclusive(path: Path) -> Iterator[None]:
         if not _try_lock(file):
             file.seek(0)
             holder = file.read().decode(errors="replace").strip() or "unknown"
-            raise RunError(
+            raise Locked(
                 "another process is writing to this run",
                 where=str(path.parent),
                 expected="one writer",

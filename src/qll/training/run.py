@@ -151,7 +151,12 @@ class RunFolder:
 
     def evaluation(self) -> Evaluation | None:
         path = self.path / "evaluation.json"
-        return Evaluation.from_json(read_json(path, "evaluation")) if path.is_file() else None
+        if not path.is_file():
+            return None
+        try:
+            return Evaluation.from_json(read_json(path, "evaluation"))
+        except QllError as error:
+            raise error.at(str(path)) from error
 
     def save_onnx(self, model: nn.Module, shape: tuple[int, ...]) -> bool:
         """False without the onnx package: the weights are in the checkpoint all the same."""

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
 from functools import cached_property
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +23,7 @@ from qll.verify.backend import BACKENDS, Backend, Budget
 from qll.verify.condition import Array, substitute
 from qll.verify.query import Query
 from qll.verify.verdict import Reason, Status, Verdict
+from qll.workers import Lost, Workers
 
 # Queries that go to a worker together: enough to share the attack's batch, few enough to balance.
 _CHUNK = 16
@@ -52,6 +50,7 @@ class Problem:
     seed: int = 0
     certified: bool = False
     certificates: Path | None = None
+    numbers: tuple[int, ...] | None = None  # of the points, where they are a part of others
 
     @classmethod
     def of(
@@ -95,6 +94,30 @@ class Problem:
     def __len__(self) -> int:
         return len(self.points)
 
+    def part(self, indices: Sequence[int]) -> Problem:
+        """Some of the points, with their numbers: what a worker process is given."""
+        return replace(
+            self,
+            points=self.points[list(indices)],
+            labels=None if self.labels is None else tuple(self.labels[i] for i in indices),
+            numbers=tuple(self.number(i) for i in indices),
+            # workers may have another current folder
+            certificates=None if self.certificates is None else self.certificates.resolve(),
+        )
+
+    def number(self, index: int) -> int:
+        return index if self.numbers is None else self.numbers[index]
+
+    def take_over(self, other: Problem) -> None:
+        """The network as ``other`` has read it, and the formulas, if they are the same."""
+        if self._reading() == other._reading():
+            for name in ("handle", "prop", "_forms"):
+                if name in vars(other):
+                    vars(self)[name] = vars(other)[name]
+
+    def _reading(self) -> tuple[Any, ...]:
+        return self.text, self.parameters, self.network, repr(self.mean), repr(self.std)
+
     @cached_property
     def handle(self) -> Network:
         return load_network(self.network, mean=self.mean, std=self.std)
@@ -137,7 +160,7 @@ class Problem:
             region.upper[0].numpy().reshape(-1),
             substitute(form, values),
             tuple(c for c in constraints if isinstance(c, Affine)),
-            name=f"{prop.name}[{index}]",
+            name=f"{prop.name}[{self.number(index)}]",
         )
 
     def decide(self, indices: Sequence[int]) -> list[Verdict]:
@@ -149,7 +172,8 @@ class Problem:
             for i, ours, theirs in zip(indices, verdicts, others, strict=True):
                 if ours.contradicts(theirs):
                     raise RunError(
-                        f"two verifiers contradict each other on {self.name}, point {i}",
+                        f"two verifiers contradict each other on {self.name}, "
+                        f"point {self.number(i)}",
                         expected=f"the same verdict from {self.backend} and {self.cross_check}",
                         found=f"{ours.status} and {theirs.status}",
                         fix="report it: one of them is wrong",
@@ -173,7 +197,7 @@ class Problem:
         subject = certificate.Subject.of(self.prop, self.points[index], pattern)
         confirmed, data = certificate.confirm(query, verdict, subject)
         if data is not None and self.certificates is not None:
-            certificate.write(self.certificates, f"{index:05d}", data, self.network)
+            certificate.write(self.certificates, f"{self.number(index):05d}", data, self.network)
         return confirmed if self.certified else replace(verdict, proof=None)
 
 
@@ -212,60 +236,42 @@ def _patterns(labels: Any, count: int, outputs: int) -> Labels:
 
 # --- one process or several ---
 
-_worker: Problem | None = None
+_last: Problem | None = None
 
 
-def _start_worker(problem: Problem) -> None:
-    global _worker
+def _decide(part: Problem) -> list[Verdict]:
+    """In a worker process, which keeps the network between parts of one problem."""
+    global _last
     torch.set_num_threads(1)
-    _worker = problem
-
-
-def _work(indices: Sequence[int]) -> list[Verdict]:
-    if _worker is None:
-        raise RuntimeError("the worker was not started")
-    return _worker.decide(indices)
+    if _last is not None:
+        part.take_over(_last)
+    _last = part
+    return part.decide(range(len(part)))
 
 
 def decide_all(
-    problem: Problem, indices: Sequence[int], *, jobs: int = 1
+    problem: Problem, indices: Sequence[int], *, jobs: int = 1, workers: Workers | None = None
 ) -> Iterator[tuple[int, Verdict]]:
-    """Verdicts as they come, in any order. A worker that dies (out of memory, killed) makes the
-    queries it held ``unknown``; the rest goes on in a new pool."""
+    """Verdicts as they come, in any order, from ``jobs`` processes or from ``workers``. A worker
+    that dies (out of memory, killed) is replaced; queries that kill theirs when they are alone with
+    it are ``unknown``."""
     # A first query here names bad input before any process starts.
     if indices:
         problem.query(indices[0])
     chunks = [indices[k : k + _CHUNK] for k in range(0, len(indices), _CHUNK)]
-    if jobs <= 1 or len(chunks) <= 1:
+    workers = workers or Workers(jobs=max(jobs, 1))
+    if workers.is_local and (workers.count == 1 or len(chunks) <= 1):
         for chunk in chunks:
             yield from zip(chunk, problem.decide(chunk), strict=True)
         return
-    while chunks:
-        alive: set[int] = set(range(len(chunks)))
-        with ProcessPoolExecutor(
-            jobs, mp_context=get_context("spawn"), initializer=_start_worker, initargs=(problem,)
-        ) as pool:
-            waiting = {pool.submit(_work, chunk): k for k, chunk in enumerate(chunks)}
-            try:
-                for future in as_completed(waiting):
-                    k = waiting[future]
-                    verdicts = future.result()
-                    alive.discard(k)
-                    yield from zip(chunks[k], verdicts, strict=True)
-            except BrokenProcessPool:
-                pass
-            except GeneratorExit:
-                pool.shutdown(cancel_futures=True)
-                raise
-        left = [chunks[k] for k in sorted(alive)]
-        if left and len(left) == len(chunks):  # no progress: do not try the same for ever
-            dead, left = left[0], left[1:]
+    for k, found in workers.run(_decide, [problem.part(chunk) for chunk in chunks]):
+        if isinstance(found, Lost):
             lost = Verdict(
                 Status.UNKNOWN, "worker", reason=Reason.MEMORY, backend=problem.backend,
-                notes=("the worker process died, most likely for lack of memory",),
+                notes=(found.reason,),
             )  # fmt: skip
-            yield from ((i, lost) for i in dead)
-        chunks = left
+            found = [lost] * len(chunks[k])
+        yield from zip(chunks[k], found, strict=True)
 
 
 def verify(

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from qll.errors import RunError
+from qll.training.files import write_json
 from qll.verify.api import Problem
 from qll.verify.verdict import Verdict
 
@@ -22,7 +23,7 @@ class Journal:
         self.known: dict[int, dict[str, Any]] = {}
         self._file: Any = None
         self._began = time.monotonic()
-        self._question = _question(problem)
+        self._question = question(problem)
         self._path = None if out is None else out.with_name(out.name + ".partial")
 
     def __enter__(self) -> Journal:
@@ -37,13 +38,7 @@ class Journal:
             if fresh:
                 self._line(self._question)
         except OSError as error:
-            raise RunError(
-                "the verdicts cannot be written",
-                where=str(self._path),
-                expected="a folder with space that can be written",
-                found=str(error.strerror or error),
-                fix="give another file to --json",
-            ) from error
+            raise self._refused(error) from error
         return self
 
     def _read(self) -> None:
@@ -62,10 +57,51 @@ class Journal:
             if self._path is not None:
                 self._path.write_text(text, encoding="utf-8")
 
+    def finished(self) -> dict[int, dict[str, Any]]:
+        """The verdicts of a question that was answered to the end before."""
+        if self.out is None or not self.out.is_file():
+            return {}
+        try:
+            content = json.loads(self.out.read_text(encoding="utf-8"))
+            same = all(content.get(key) == value for key, value in self._question.items())
+            rows = {int(row["point"]): row for row in content["verdicts"]}
+        except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
+            raise RunError(
+                "the verdicts cannot be read",
+                where=str(self.out),
+                expected="a file that 'qll verify --json' wrote",
+                found=str(error) or type(error).__name__,
+                fix="remove the file: its regions are asked again",
+            ) from error
+        if not same:
+            raise RunError(
+                "the verdicts are of another question",
+                where=str(self.out),
+                expected="the same property, network and data points",
+                found="others",
+                fix="remove the file, or choose another folder",
+            )
+        return rows
+
     def _line(self, row: dict[str, Any]) -> None:
         if self._file is not None:
-            self._file.write(json.dumps(row) + "\n")
-            self._file.flush()
+            try:
+                self._write(json.dumps(row) + "\n")
+            except OSError as error:
+                raise self._refused(error) from error
+
+    def _write(self, text: str) -> None:
+        self._file.write(text)
+        self._file.flush()
+
+    def _refused(self, error: OSError) -> RunError:
+        return RunError(
+            "the verdicts cannot be written",
+            where=str(self._path),
+            expected="a folder with space that can be written",
+            found=str(error.strerror or error),
+            fix="make room and go on with the same command, or choose another folder",
+        )
 
     def add(self, index: int, verdict: Verdict) -> None:
         row = {"point": index, **verdict.as_json()}
@@ -86,13 +122,12 @@ class Journal:
             "total": {**tally, "wall_seconds": round(time.monotonic() - self._began, 3)},
             "verdicts": [self.known[i] for i in sorted(self.known)],
         }
-        partial = self.out.with_name(self.out.name + ".tmp")
-        partial.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-        partial.replace(self.out)
+        write_json(self.out, content)
         self._path.unlink(missing_ok=True)
 
 
-def _question(problem: Problem) -> dict[str, Any]:
+def question(problem: Problem) -> dict[str, Any]:
+    """What was asked: verdicts answer this and nothing else."""
     points = hashlib.sha256(problem.points.tobytes()).hexdigest()
     labels = json.dumps(problem.labels)
     return {

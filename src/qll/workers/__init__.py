@@ -1,0 +1,5 @@
+"""Many calls at once, through joblib: on this machine's cores, on a Dask cluster, on Ray."""
+
+from qll.workers.base import ENGINES, Lost, Workers
+
+__all__ = ["ENGINES", "Lost", "Workers"]

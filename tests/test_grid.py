@@ -1,0 +1,458 @@
+"""Grids: which runs there are, and that each is done once, whatever happens on the way."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from grid_cases import assert_complete, call, contents, epochs_of, reproduce, start, write_grid
+from synthetic_runs import GRID
+
+from qll.errors import InputError, QllError, RunError
+from qll.grid.experiment import run_name
+from qll.grid.plan import paper_grid, read_grid
+from qll.grid.task import State, Task, inspect, perform
+from qll.reports.records import read_runs
+from qll.reports.tables import build_table
+from qll.training.config import TrainConfig, resolve
+from qll.training.files import exclusive
+
+# --- which runs ---
+
+
+def test_the_paper_s_grid_has_the_paper_s_rows(shared: Path) -> None:
+    published = json.loads((shared / "paper" / "results.json").read_text())
+    theirs = [
+        (
+            row["constraint"],
+            row["dataset"],
+            row["logic"].lower() + ("" if row["parameter"] is None else f":{row['parameter']:g}"),
+        )
+        for row in published
+    ]
+    assert [(row.property, row.data, row.logic) for row in paper_grid().rows] == theirs
+
+
+def test_the_paper_s_runs_are_260_folders_with_the_usual_names() -> None:
+    runs = paper_grid().runs()
+    names = [run.name for run in runs]
+    assert len(names) == len(set(names)) == 260
+    assert {"not-both-dice-qll5-0", "not-both-dice-baseline-3"} <= set(names)
+    assert "classification-robustness-mnist-qll5-0" in names
+    ours = {(pair, logic) for pair, logics in GRID.items() for logic in logics}
+    assert {((r.row.property, r.row.data), r.row.logic) for r in runs} == ours
+    # the first seed of every row first
+    assert [run.config.seed for run in runs] == [seed for seed in range(5) for _ in range(52)]
+    for run in runs[:52]:
+        assert run.config == resolve(
+            run.row.property, run.row.data, options={"logic": run.row.logic, "seed": 0}
+        )
+
+
+@pytest.mark.parametrize(
+    ("pattern", "count"),
+    [
+        ("dice", 22),
+        ("not-both/dice/qll:5", 1),
+        ("not-both-dice-qll5", 1),
+        ("qll:1$", 2),
+        ("^excl", 0),
+        (r"(mnist|fashion)/qll", 8),
+        ("not-both.*(dl2|baseline)", 2),
+    ],
+)
+def test_rows_are_chosen_by_text_or_by_pattern(pattern: str, count: int) -> None:
+    if count:
+        assert len(paper_grid().choose([pattern]).rows) == count
+    else:
+        with pytest.raises(InputError, match="no row of the grid 'paper' matches"):
+            paper_grid().choose([pattern])
+
+
+def test_an_unknown_row_is_named_with_a_near_one() -> None:
+    with pytest.raises(InputError) as caught:
+        paper_grid().choose(["dcie"])
+    assert "did you mean 'dice'?" in str(caught.value)
+    with pytest.raises(InputError, match=r"matches '\[dice'"):
+        paper_grid().choose(["[dice"])
+
+
+def test_settings_of_a_grid_and_of_a_row(tmp_path: Path) -> None:
+    (tmp_path / "mine.qll").write_text((_shipped("not-both")).read_text())
+    path = tmp_path / "g.toml"
+    path.write_text(
+        'name = "g"\nseeds = [3]\n'
+        "[settings]\nepochs = 7\nparameters = { epsilon = 0.5 }\n"
+        '[[rows]]\nproperty = "not-both"\ndata = "dice"\nlogics = ["qll:5"]\n'
+        '[[rows]]\nproperty = "mine.qll"\ndata = "dice"\nlogics = ["qll:p=5"]\nlabel = "low"\n'
+        "settings = { alpha = 0.1, epochs = 9 }\n"
+    )
+    first, second = read_grid(path).runs()
+    assert first.name == "not-both-dice-qll5-3" and second.name == "mine-dice-qllp5-low-3"
+    assert (first.config.epochs, first.config.alpha) == (7, 0.5)
+    assert (second.config.epochs, second.config.alpha) == (9, 0.1)
+    assert first.config.parameters["epsilon"] == second.config.parameters["epsilon"] == 0.5
+    assert read_grid(path).runs(seeds=[0, 1], epochs=2)[3].config.epochs == 2
+
+
+def _shipped(name: str) -> Path:
+    import qll.properties
+
+    return Path(qll.properties.__file__).parent / f"{name}.qll"
+
+
+ROW = '[[rows]]\nproperty = "not-both"\ndata = "dice"\nlogics = ["qll:5"]\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("rows = 3 4", "not TOML"),
+        ('name = "g"\n', "key 'rows' is missing"),
+        (ROW.replace('"qll:5"', ""), "key 'rows.0.logics' has a wrong value"),
+        (ROW + "epoch = 3\n", "unknown key 'rows.0.epoch'"),
+        ("seed = [1]\n" + ROW, "unknown key 'seed'"),
+        ("seeds = [-1]\n" + ROW, "key 'seeds.0' has a wrong value"),
+        ("[settings]\nepoch = 1\n" + ROW, "unknown setting 'epoch'"),
+        ("[settings]\nseed = 1\n" + ROW, "'seed' is not a setting of a row"),
+        (ROW + ROW, "two rows have one name"),
+        (ROW.replace("qll:5", "qlll"), "unknown logic 'qlll'"),
+        (ROW.replace("not-both", "not-bth"), "unknown property 'not-bth'"),
+        (ROW.replace('"dice"', '"dcie"'), "unknown data set 'dcie'"),
+        (ROW + 'label = "../x"\n', "key 'rows.0.label' has a wrong value"),
+    ],
+)
+def test_a_wrong_grid_is_refused_before_anything_runs(
+    text: str, message: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "g.toml"
+    path.write_text(text)
+    with pytest.raises(QllError) as caught:
+        read_grid(path)
+    assert message in str(caught.value) and str(path) in str(caught.value)
+    assert str(caught.value).count("\n") == 2 and "Fix:" in str(caught.value)
+
+
+def test_a_grid_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="the grid cannot be read"):
+        read_grid(tmp_path / "none.toml")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--rows", "dcie"], "no row of the grid"),
+        (["--seeds", "a"], "--seeds names no seeds"),
+        (["--seeds", "3-1"], "--seeds names no seeds"),
+        (["--count", "-1"], "cannot be verified"),
+        (["--timeout", "0"], "time-out is not positive"),
+        (["--engine", "dusk"], "unknown engine 'dusk'"),
+        (["--scheduler", "tcp://x:1"], "local processes have no scheduler"),
+        (["--grid", "none.toml"], "the grid cannot be read"),
+        (["--epochs", "-3"], "setting 'epochs' has a wrong value"),
+    ],
+)
+def test_mistakes_are_three_lines(
+    arguments: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = call("reproduce", *arguments)
+    assert isinstance(result.exception, QllError), result.output
+    assert message in str(result.exception) and str(result.exception).count("\n") == 2
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_list_runs_nothing(tmp_path: Path) -> None:
+    result = call(
+        "reproduce", "--list", "--rows", "dice", "--seeds", "0-2", "--out", tmp_path / "x"
+    )
+    assert result.exit_code == 0
+    assert "not-both/dice/qll:10" in result.output and "3 not started" in result.output
+    assert "22 rows x 3 seeds = 66 runs" in result.output
+    assert not (tmp_path / "x").exists()
+
+
+# --- each done once ---
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    folder = tmp_path_factory.mktemp("grid")
+    grid, out = write_grid(folder), folder / "out"
+    result = reproduce(grid, out, "--jobs", "1")
+    assert result.exit_code == 0, result.output
+    assert "4 runs: 0 finished before, 4 to do" in result.output
+    assert "4 finished" in result.output.splitlines()[-2]
+    return grid, out
+
+
+def test_a_run_is_trained_evaluated_and_proved(finished: tuple[Path, Path]) -> None:
+    _, out = finished
+    names = {
+        f"not-both-dice-rendered-{logic}-{s}" for logic in ("baseline", "qll5") for s in (0, 1)
+    }
+    assert {path.name for path in out.iterdir()} == names
+    for name in names:
+        assert_complete(out / name, epochs=1)
+    task = json.loads((out / "not-both-dice-rendered-qll5-0" / "task.json").read_text())
+    assert all(seconds > 0 for seconds in task["seconds"].values())
+    verdicts = json.loads((out / "not-both-dice-rendered-qll5-0" / "verdicts.json").read_text())
+    assert verdicts["certified"] is True
+
+
+def test_what_is_finished_is_not_repeated(finished: tuple[Path, Path]) -> None:
+    grid, out = finished
+    before = contents(out)
+    result = reproduce(grid, out, "--jobs", "1")
+    assert result.exit_code == 0 and "4 finished before, 0 to do" in result.output
+    assert contents(out) == before
+    listed = reproduce(grid, out, "--list")
+    assert listed.output.count("2 finished") == 2
+
+
+def test_more_regions_are_proved_without_training_again(
+    finished: tuple[Path, Path], tmp_path: Path
+) -> None:
+    import shutil
+
+    grid, out = finished
+    copy = tmp_path / "out"
+    shutil.copytree(out, copy)
+    run = copy / "not-both-dice-rendered-qll5-0"
+    before = (run / "metrics.jsonl").read_bytes(), (run / "model.onnx").read_bytes()
+    task = _task(grid, copy, count=4)
+    assert inspect(task).state is State.TRAINED
+    assert perform(task).state is State.FINISHED
+    assert_complete(run, epochs=1, count=4)
+    assert ((run / "metrics.jsonl").read_bytes(), (run / "model.onnx").read_bytes()) == before
+
+
+def test_reports_read_what_a_grid_writes(finished: tuple[Path, Path]) -> None:
+    _, out = finished
+    records = read_runs([out])
+    assert not records.left_out and len(records.runs) == 4
+    rows = build_table(records).rows
+    assert [row.seeds for row in rows] == [(0, 1), (0, 1)]
+    for row in rows:
+        assert row.stat("CSat") is not None and row.stat("CSat_half") is not None
+        assert any("short run: 1 epochs instead of 100" in note for note in row.notes)
+
+
+def _task(grid: Path, out: Path, *, count: int = 3, number: int = 1) -> Task:
+    run = read_grid(grid).runs()[number]
+    return Task(run.name, run.config, out / run.name, count, 30.0)
+
+
+def test_a_short_run_says_so_and_does_not_replace_a_long_one(
+    finished: tuple[Path, Path],
+) -> None:
+    grid, out = finished
+    before = contents(out)
+    result = reproduce(grid, out, "--epochs", "2", "--jobs", "1")
+    assert result.exit_code == 12
+    assert "holds a run with another 'epochs'" in result.output
+    assert contents(out) == before
+
+
+def test_a_failure_is_recorded_and_does_not_stop_the_rest(tmp_path: Path) -> None:
+    more = (
+        '[[rows]]\nproperty = "not-both"\ndata = "dice-rendered"\nlogics = ["qll:5"]\n'
+        'label = "wild"\nsettings = { learning_rate = 1e30, epochs = 3 }\n'
+    )
+    grid, out = write_grid(tmp_path, logics=("baseline",), more=more), tmp_path / "out"
+    result = reproduce(grid, out, "--seeds", "0", "--jobs", "1")
+    assert result.exit_code == 12, result.output
+    assert "1 finished, 1 failed" in result.output
+    wild = out / "not-both-dice-rendered-qll5-wild-0"
+    reason = json.loads((wild / "failure.json").read_text())["reason"]
+    assert "not finite" in reason and reason in result.output.replace("\n  ", "\n")
+    assert_complete(out / "not-both-dice-rendered-baseline-0", epochs=1)
+    run = next(run for run in read_runs([out]).runs if run.path.name == wild.name)
+    assert run.state == "failed" and run.failure == reason
+
+
+def test_a_defect_is_a_failure_of_one_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from qll.grid import task as module
+
+    def defect(*_: object, **__: object) -> None:
+        raise ZeroDivisionError("somewhere")
+
+    task = _task(write_grid(tmp_path), tmp_path / "out")
+    monkeypatch.setattr(module, "train", defect)
+    outcome = perform(task)
+    assert outcome.state is State.FAILED and outcome.reason == "ZeroDivisionError: somewhere"
+    record = json.loads((task.folder / "failure.json").read_text())
+    assert "Traceback" in record["details"]
+    monkeypatch.undo()
+    assert perform(task).state is State.FINISHED
+    assert_complete(task.folder, epochs=1)
+
+
+def test_a_killed_run_goes_on_and_ends_as_if_nothing_had_been(tmp_path: Path) -> None:
+    grid = write_grid(tmp_path, epochs=40, images=32, logics=("qll:5",))
+    name = "not-both-dice-rendered-qll5-0"
+    options = ("--seeds", "0", "--jobs", "1", "--count", "3")
+    process = start("reproduce", "--grid", grid, "--out", tmp_path / "killed", *options)
+    metrics = tmp_path / "killed" / name / "metrics.jsonl"
+    _wait(lambda: metrics.exists() and metrics.read_text().count("\n") >= 3)
+    process.send_signal(signal.SIGKILL)
+    process.communicate(timeout=60)
+    done = len(epochs_of(metrics.parent))
+    assert 3 <= done < 40
+    listed = reproduce(grid, tmp_path / "killed", "--list", "--seeds", "0")
+    assert "1 started" in listed.output
+    for folder in ("killed", "whole"):
+        result = reproduce(grid, tmp_path / folder, "--seeds", "0", "--jobs", "1")
+        assert result.exit_code == 0, result.output
+        assert_complete(tmp_path / folder / name, epochs=40)
+    killed, whole = (tmp_path / folder / name for folder in ("killed", "whole"))
+    assert (killed / "model.onnx").read_bytes() == (whole / "model.onnx").read_bytes()
+    assert (killed / "evaluation.json").read_bytes() == (whole / "evaluation.json").read_bytes()
+
+
+def _wait(condition, seconds: float = 90.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it did not happen in time"
+        time.sleep(0.02)
+
+
+# --- bad circumstances ---
+
+
+def test_a_run_that_another_process_works_on_is_left_to_it(
+    finished: tuple[Path, Path], tmp_path: Path
+) -> None:
+    grid, _ = finished
+    out = tmp_path / "out"
+    folder = out / "not-both-dice-rendered-baseline-0"
+    folder.mkdir(parents=True)
+    with exclusive(folder / "grid.lock"):
+        result = reproduce(grid, out, "--seeds", "0", "--jobs", "1")
+    assert result.exit_code == 13, result.output
+    assert f"being run elsewhere: process {os.getpid()}" in result.output
+    assert not (folder / "config.json").exists() and not (folder / "failure.json").exists()
+    assert_complete(out / "not-both-dice-rendered-qll5-0", epochs=1)
+    # a training run in the same folder holds it too
+    task = _task(grid, out)
+    (task.folder / "task.json").unlink()
+    (task.folder / "verdicts.json").unlink()
+    with exclusive(task.folder / "lock"):
+        assert perform(task).state is State.ELSEWHERE
+    assert perform(task).state is State.FINISHED
+
+
+def test_two_processes_on_one_folder_do_every_run_once(tmp_path: Path) -> None:
+    grid, out = write_grid(tmp_path, epochs=2), tmp_path / "out"
+    command = ("reproduce", "--grid", grid, "--out", out, "--count", "3", "--jobs", "1")
+    processes = [start(*command), start(*command)]
+    for process in processes:
+        _, errors = process.communicate(timeout=240)
+        assert process.returncode in (0, 13), errors
+    runs = sorted(out.iterdir())
+    assert len(runs) == 4
+    for run in runs:
+        assert_complete(run, epochs=2)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("config.json", "{"),
+        ("config.json", "[]"),
+        ("evaluation.json", '{"pacc": 3}'),
+        ("task.json", '{"count": "many"}'),
+        ("verdicts.json", "not json"),
+    ],
+)
+def test_a_damaged_record_is_named_and_nothing_is_lost(
+    name: str, content: str, finished: tuple[Path, Path], tmp_path: Path
+) -> None:
+    import shutil
+
+    grid, out = finished
+    copy = tmp_path / "out"
+    shutil.copytree(out, copy)
+    task = _task(grid, copy)
+    (task.folder / name).write_text(content)
+    if name == "verdicts.json":
+        (task.folder / "task.json").unlink()
+    before = contents(task.folder)
+    outcome = perform(task)
+    assert outcome.state is State.FAILED
+    assert name in outcome.reason and "Fix:" in outcome.reason
+    after = contents(task.folder)
+    assert json.loads(after.pop("failure.json"))["reason"] == outcome.reason
+    assert after == before
+    # the others are as they were
+    assert inspect(_task(grid, copy, number=0)).state is State.FINISHED
+
+
+def test_a_full_disk_stops_no_other_run_and_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from qll.training import files
+
+    task = _task(write_grid(tmp_path, epochs=3), tmp_path / "out")
+    real, written = os.fsync, []
+
+    def full(descriptor: int) -> None:
+        written.append(descriptor)
+        if len(written) > 12:
+            raise OSError(28, "No space left on device")
+        real(descriptor)
+
+    monkeypatch.setattr(files.os, "fsync", full)
+    outcome = perform(task)
+    assert outcome.state is State.FAILED
+    assert "no space on the disk" in outcome.reason and "not on record" in outcome.reason
+    monkeypatch.undo()
+    assert len(epochs_of(task.folder)) >= 1
+    assert perform(task).state is State.FINISHED
+    assert_complete(task.folder, epochs=3)
+
+
+def test_a_full_disk_while_proving(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from qll.verify.journal import Journal
+
+    task = _task(write_grid(tmp_path), tmp_path / "out")
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Journal, "_write", full)
+        outcome = perform(task)
+    assert outcome.state is State.FAILED and "the verdicts cannot be written" in outcome.reason
+    assert perform(task).state is State.FINISHED
+    assert_complete(task.folder, epochs=1)
+
+
+def test_missing_data_is_said_before_any_run(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    result = call(
+        "reproduce", "--rows", "exactly-one/dice/dl2", "--out", tmp_path / "out",
+        "--data-dir", tmp_path / "empty", "--jobs", "1",
+    )  # fmt: skip
+    assert isinstance(result.exception, QllError) and "dice" in str(result.exception)
+    assert not (tmp_path / "out").exists()
+
+
+def test_names_are_those_of_qll_train(tmp_path: Path) -> None:
+    from qll.cli.train import default_folder
+
+    config = TrainConfig(property="not-both", data="dice", logic="yager:r=2", seed=4)
+    assert default_folder(config) == Path("runs") / run_name(config)
+    assert run_name(config) == "not-both-dice-yagerr2-4"
+
+
+def test_errors_come_back_whole_from_other_processes() -> None:
+    import pickle
+
+    error = RunError("what", expected="e", found="f", fix="x", where="w")
+    copy = pickle.loads(pickle.dumps(error))  # noqa: S301
+    assert type(copy) is RunError and str(copy) == str(error)
