@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from qll.audit.container import unpack
+from qll.audit.claim import unpack
 from qll.networks import Network, load
 from qll.properties import parse
 from qll.property import Property

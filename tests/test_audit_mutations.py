@@ -18,8 +18,8 @@ from audit_cases import Certified, certified
 
 from qll.audit import audit
 from qll.audit.check import BOUND, CASE, EMPTY, SPLIT, TIGHTEN
-from qll.audit.claim import ground
-from qll.audit.container import MAGIC, digest
+from qll.audit.claim import MAGIC, digest
+from qll.formula.question import question
 from qll.formula.rewrite import Shape
 from qll.networks import load
 from qll.verify.certificate import pack
@@ -34,7 +34,7 @@ def restated(c: Certified, header: dict[str, Any]) -> None:
     header["region"] = digest(lower.tobytes(), upper.tobytes())
     labels = header["labels"] if header["labels"] is None else tuple(header["labels"])
     parameters = tuple(header["parameters"].items())
-    _, constraints, form = ground(header["text"], parameters, labels, Shape(3, (1, 6, 6)))
+    _, constraints, form = question(header["text"], parameters, labels, Shape(3, (1, 6, 6)))
     header["ground"] = digest(repr((form, constraints)).encode())
 
 

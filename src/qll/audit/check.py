@@ -1,6 +1,6 @@
 """Says yes or no to a certificate, with numpy and onnx's file reader and nothing of the prover.
 
-What a confirmation means: in real arithmetic on the weights stored in the ONNX file (and the stated
+Confirmed means: in real arithmetic on the weights stored in the ONNX file (and the stated
 normalisation) every point of the region satisfies the property, or the named witness lies in the
 region and strictly violates it. Trusted besides this package: numpy and IEEE arithmetic, the onnx
 reader, and `qll.formula`, which turns the property's text into linear atoms.
@@ -16,24 +16,21 @@ atoms is negative on all of it (`qll.audit.bounds`). Every path ends in a leaf, 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from fractions import Fraction
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from qll.audit.bounds import Bounder, Groups
-from qll.audit.claim import Claim, Tree, claim_of
-from qll.audit.container import NotConfirmed, digest, require, unpack
-from qll.audit.network import Array, Network, read_network
+from qll.audit.claim import Claim, Tree, digest, unpack
+from qll.audit.network import Array, Network, NotConfirmed, read_network, require
 from qll.errors import QllError
 
 BOUND, CROWN, EMPTY, CASE, SPLIT, TIGHTEN, HALVE, OPEN = range(8)
-BATCH = 64
+BATCH, MOST_NUMBERS = 64, 1 << 26
 
 
-@dataclass(frozen=True)
-class Answer:
+class Answer(NamedTuple):
     verdict: str
     confirmed: bool
     reason: str
@@ -41,31 +38,23 @@ class Answer:
 
 @dataclass(frozen=True, eq=False)
 class Domain:
-    """A box, what the network does on it (None until it is asked for), bounds and signs of hidden
-    neurons, and what a violation needs."""
+    """A box, what a violation needs, what the network does on the box (None until it is asked for,
+    with the bounds proved of hidden neurons), and the signs of split neurons."""
 
     box: tuple[Array, Array]
     atoms: tuple[int, ...]
     waiting: tuple[Tree, ...]
     area: Any = None  # qll.audit.bounds.Area
-    low: Any = ()
-    high: Any = ()
     sign: dict[int, int] = field(default_factory=dict)
 
     def need(self, tree: Tree, without: int = -1) -> Domain | None:
         """The same domain where a violation needs ``tree`` too; None: there is no violation."""
-        atoms, stack = set(self.atoms), [tree]
-        waiting = [w for i, w in enumerate(self.waiting) if i != without]
-        while stack:
-            node = stack.pop()
-            if node is False:
-                return None
-            if isinstance(node, tuple) and node[0] == "all":
-                stack.extend(node[1])
-            elif isinstance(node, tuple):
-                waiting.append(node)
-            elif node is not True:
-                atoms.add(node)
+        parts = tree[1] if isinstance(tree, tuple) and tree[0] == "all" else (tree,)
+        if any(part is False for part in parts):
+            return None
+        atoms = {*self.atoms, *(part for part in parts if type(part) is int)}
+        waiting = [part for i, part in enumerate(self.waiting) if i != without]
+        waiting += [part for part in reversed(parts) if isinstance(part, tuple)]
         return replace(self, atoms=tuple(sorted(atoms)), waiting=tuple(waiting))
 
 
@@ -73,15 +62,13 @@ class Proof:
     """One certificate's arrays, read from front to back while the tree is walked."""
 
     def __init__(self, claim: Claim, network: Network, arrays: dict[str, Any]) -> None:
-        self.claim, self.network, self.arrays = claim, network, arrays
+        self.claim, self.arrays, self.used = claim, arrays, dict.fromkeys(arrays, 0)
         tables = (arrays[n].astype(np.int64).tobytes() for n in ("group_neurons", "group_inputs"))
-        self.bounder = _bounder(network, int(arrays["group_count"][0]), *tables)
-        self.plain = _bounder(network)
+        self.groups = _groups(network, int(arrays["group_count"][0]), *tables)
+        self.bounder, self.plain = Bounder(claim.network, self.groups), Bounder(claim.network)
         self.starts = self.bounder.starts
         self.loose = np.flatnonzero(np.unpackbits(arrays["loose"], count=int(self.starts[-1])))
-        self.used = dict.fromkeys(arrays, 0)
-        self.leaves: list[Any] = []  # domain, weights, multipliers
-        self.boxes: list[Any] = []
+        self.leaves: dict[int, list[Any]] = {BOUND: [], CROWN: []}  # domain, weights, multipliers
 
     def take(self, name: str, count: int) -> Any:
         at = self.used[name]
@@ -90,79 +77,66 @@ class Proof:
         return self.arrays[name][at : at + count].astype(np.float64)
 
     def run(self) -> None:
-        claim, count = self.claim, len(self.claim.constant)
+        claim, count = self.claim, len(self.claim.atoms)
         required = tuple(range(count - claim.required, count))
-        root = Domain((claim.lower, claim.upper), required, ()).need(claim.tree)
-        stack = [] if root is None else [root]
+        stack = [Domain((claim.lower, claim.upper), required, ()).need(claim.tree)]
         while stack:
-            domain = stack.pop()
-            kind, argument = int(self.take("kinds", 1)[0]), int(self.take("arguments", 1)[0])
-            if domain.area is None and kind in (BOUND, SPLIT, TIGHTEN):
-                area = self.bounder.area(*domain.box)
-                domain = replace(domain, area=area, low=area.low, high=area.high)
-            if kind == BOUND:
-                self.leaf(self.leaves, domain, self.multipliers(domain, 1))
-            elif kind == CROWN:
-                self.leaf(self.boxes, domain, {})
+            require(len(stack) * self.starts[-1] <= MOST_NUMBERS, "a tree that is too deep")
+            if (domain := stack.pop()) is None:
+                continue
+            kind, argument = (int(self.take(name, 1)[0]) for name in ("kinds", "arguments"))
+            if domain.area is None and kind in (BOUND, SPLIT, TIGHTEN, OPEN):
+                domain = replace(domain, area=self.bounder.area(*domain.box))
+            area = domain.area
+            if kind in (BOUND, CROWN):
+                self.leaf(kind, domain)
             elif kind == EMPTY:
-                require(np.any(domain.low > domain.high), "a domain that is not empty")
+                require(area is not None and (area.low > area.high).any(), "a domain not empty")
             elif kind == CASE:
                 require(argument < len(domain.waiting), "a disjunction that is not there")
                 parts = domain.waiting[argument][1]  # type: ignore[index]
-                needs = [domain.need(part, argument) for part in reversed(parts)]
-                stack.extend(need for need in needs if need is not None)
+                stack += [domain.need(part, argument) for part in reversed(parts)]
             elif kind == SPLIT:
-                stack += [self.side(domain, argument, sign) for sign in (1, -1)]
+                require(argument < self.starts[-1], "a split of a neuron that does not exist")
+                on, off = area.low.copy(), area.high.copy()
+                on[argument], off[argument] = max(on[argument], 0.0), min(off[argument], 0.0)
+                for sign, side in ((1, {"low": on}), (-1, {"high": off})):
+                    signs = {**domain.sign, argument: sign}
+                    stack.append(replace(domain, area=replace(area, **side), sign=signs))
             elif kind == TIGHTEN:
                 stack.append(self.tighten(domain, argument))
-            elif kind == OPEN:
-                stack.append(self.opened(domain))
+            elif kind == OPEN:  # with CROWN's bounds
+                found = self.plain.crown(self.plain.area(*(t[None, None] for t in domain.box)))
+                area = replace(area, low=found.low[0, 0], high=found.high[0, 0])
+                stack.append(replace(domain, area=area, sign={}))
             else:
                 require(kind == HALVE, f"a node of kind {kind}")
-                stack += self.halves(domain, argument)
-        self.flush(self.leaves, 0)
-        self.flush(self.boxes, 0)
+                (lower, upper), (right, left) = domain.box, (t.copy() for t in domain.box)
+                require(argument < lower.size, "an input that does not exist")
+                left[argument] = right[argument] = (lower + (upper - lower) / 2)[argument]
+                for box in ((right, upper), (lower, left)):  # bounds were of the whole: start anew
+                    stack.append(Domain(box, domain.atoms, domain.waiting))
+        for kind in [kind for kind, leaves in self.leaves.items() if leaves]:
+            self.flush(kind)
         for name in ("kinds", "arguments", "alpha", "delta", "beta", "weights", "targets"):
             require(self.used[name] == self.arrays[name].size, f"{name} are left over")
-
-    def side(self, domain: Domain, neuron: int, sign: int) -> Domain:
-        require(neuron < self.starts[-1], "a split of a neuron that does not exist")
-        low, high, limit = domain.low.copy(), domain.high.copy(), max if sign > 0 else min
-        side = low if sign > 0 else high
-        side[neuron] = limit(side[neuron], 0.0)
-        return replace(domain, low=low, high=high, sign={**domain.sign, neuron: sign})
-
-    def halves(self, domain: Domain, at: int) -> list[Domain]:
-        """Two boxes that cover the box. Bounds and splits were of the whole: they start anew."""
-        lower, upper = domain.box
-        require(at < lower.size, "an input that does not exist")
-        left, right = upper.copy(), lower.copy()
-        left[at] = right[at] = lower[at] + (upper[at] - lower[at]) / 2
-        boxes = (right, upper), (lower, left)
-        return [Domain(box, domain.atoms, domain.waiting) for box in boxes]
-
-    def opened(self, domain: Domain) -> Domain:
-        """The box with CROWN's bounds of its neurons."""
-        area = self.bounder.area(*domain.box)
-        low, high = self.plain.crown(self.plain.area(*(t[None, None] for t in domain.box)))
-        return replace(domain, area=area, low=low[0, 0], high=high[0, 0], sign={})
 
     def tighten(self, domain: Domain, count: int) -> Domain:
         """Proves ``sign z_i >= value`` for neurons of one layer, all from the bounds before."""
         targets = self.take("targets", count).astype(np.int64)
         at, sign = targets // 2, 1.0 - 2.0 * (targets % 2)
         layers = np.searchsorted(self.starts, at, side="right")
-        require(count > 0 and layers.min() == layers.max() < len(self.starts), "not one layer")
+        fine = 0 < count * self.starts[-1] <= MOST_NUMBERS and layers.min() == layers.max()
+        require(fine and layers[0] < len(self.starts), "not bounds of one layer")
         layer = int(layers[0])
-        b = np.zeros((count, self.network.widths[layer]))
+        b = np.zeros((count, self.claim.network.widths[layer]))
         b[np.arange(count), at - self.starts[layer - 1]] = sign
-        multipliers = self.multipliers(domain, count)
-        bound = self.bounder.lower(domain.area, layer, b, domain.low, domain.high, **multipliers)
+        bound = self.bounder.lower(domain.area, layer, b, **self.multipliers(domain, count))
         bound = np.where(np.isfinite(bound), bound, -np.inf)
-        low, high = domain.low.copy(), domain.high.copy()
+        low, high = domain.area.low.copy(), domain.area.high.copy()
         np.maximum.at(low, at[sign > 0], bound[sign > 0])
         np.minimum.at(high, at[sign < 0], -bound[sign < 0])
-        return replace(domain, low=low, high=high)
+        return replace(domain, area=replace(domain.area, low=low, high=high))
 
     def multipliers(self, domain: Domain, count: int) -> dict[str, Any]:
         """Of the next ``count`` problems: alpha (0 where not given), beta times sign, delta."""
@@ -172,77 +146,44 @@ class Proof:
         beta = self.take("beta", count * len(domain.sign)).reshape(count, -1)
         push[:, list(domain.sign)] = np.maximum(beta, 0) * list(domain.sign.values())
         found = {"alpha": alpha, "push": push}
-        if self.bounder.groups is not None:
-            delta = self.take("delta", count * self.bounder.groups.others.size)
-            found["delta"] = delta.reshape(count, -1) * self.take("delta_scale", count)[:, None]
+        if self.groups is not None:
+            delta = self.take("delta", count * self.groups.others.size).reshape(count, -1)
+            found["delta"] = delta * self.take("delta_scale", count)[:, None]
         return found
 
-    def leaf(self, leaves: list[Any], domain: Domain, multipliers: dict[str, Any]) -> None:
-        weight = np.zeros(len(self.claim.constant))
+    def leaf(self, kind: int, domain: Domain) -> None:
+        multipliers = self.multipliers(domain, 1) if kind == BOUND else {}
+        weight, leaves = np.zeros(len(self.claim.atoms)), self.leaves[kind]
         weight[list(domain.atoms)] = self.take("weights", len(domain.atoms))
-        fine = np.isfinite(weight).all() and (weight >= 0).all() and weight.any()
-        require(fine, "weights that are not a combination")
-        if leaves and leaves[0][0].area is not domain.area:
-            self.flush(leaves, 0)
+        require(weight.min() >= 0 < weight.max() < np.inf, "weights that are not a combination")
+        if leaves and (
+            len(leaves) == BATCH or (kind == BOUND and leaves[0][0].box is not domain.box)
+        ):
+            self.flush(kind)
         leaves.append((domain, weight, multipliers))
-        self.flush(leaves, BATCH - 1)
 
-    def flush(self, leaves: list[Any], most: int) -> None:
-        """Check the collected leaves together if there are more than ``most``."""
-        if len(leaves) <= most:
-            return
-        domains, weights, multipliers = zip(*leaves, strict=True)
-        claim, bounder, area, weight = self.claim, self.bounder, domains[0].area, np.array(weights)
-        b, direct = -(weight @ claim.outputs), -(weight @ claim.inputs)
-        if leaves is self.leaves:
-            low, high = np.stack([d.low for d in domains]), np.stack([d.high for d in domains])
+    def flush(self, kind: int) -> None:
+        """Check the collected leaves together."""
+        domains, weights, multipliers = zip(*self.leaves[kind], strict=True)
+        self.leaves[kind].clear()
+        weight, inputs, bounder, given = np.array(weights), self.claim.inputs, self.plain, {}
+        if kind == BOUND:
+            ends = {n: np.stack([getattr(d.area, n) for d in domains]) for n in ("low", "high")}
+            bounder, area = self.bounder, replace(domains[0].area, **ends)
             given = {n: np.concatenate([m[n] for m in multipliers]) for n in multipliers[0]}
         else:
-            bounder, given = self.plain, {}
             lower, upper = (np.stack([d.box[i] for d in domains])[:, None] for i in (0, 1))
-            area, b, direct = bounder.area(lower, upper), b[:, None], direct[:, None]
-            low, high = bounder.crown(area)
-        # What the floats b and direct, and the constant that comes last, may be off by.
-        size = area.output @ np.abs(claim.outputs.T) + area.reach @ np.abs(claim.inputs.T)
-        size = bounder.g * (size + np.abs(claim.constant)) + claim.radius
-        extra = (weight.reshape(*b.shape[:-1], -1) * size).sum(-1)
-        bound = bounder.lower(
-            area, len(self.network.layers), b, low, high, **given,
-            direct=direct if claim.inputs.any() else None, extra=extra,
-        ).reshape(-1)  # fmt: skip
-        bound = bound - weight @ claim.constant
-        require((bound > 0).all(), f"a leaf is not proved: its bound is {bound.min():.3g}")
-        leaves.clear()
-
-
-def replay(claim: Claim, network: Network, witness: Array) -> None:
-    """The point is in the region and violates the property, in rational arithmetic."""
-    require(witness.shape == claim.lower.shape, "a witness of another size")
-    inside = np.all((witness >= claim.lower) & (witness <= claim.upper))
-    require(inside, "the witness lies outside the region")
-    x = [Fraction(v) for v in witness.tolist()]
-    point = {"x": x, "y": network.exact(x)}
-    values = [
-        sum((Fraction(c) * point[s][k] for (s, k), c in atom.terms), constant)
-        for atom, constant in claim.exact
-    ]
-    allowed = all(v >= 0 for v in values[len(values) - claim.required :])
-    require(allowed, "the witness breaks a constraint of the region")
-
-    def violated(tree: Tree) -> bool:
-        if isinstance(tree, tuple):
-            return (any if tree[0] == "any" else all)(violated(part) for part in tree[1])
-        if isinstance(tree, bool):
-            return tree
-        return values[tree] >= 0 if claim.tie_violates else values[tree] > 0
-
-    require(violated(claim.tree), "the witness satisfies the property")
+            weight, area = weight[:, None], bounder.crown(bounder.area(lower, upper))
+        direct = -weight @ inputs, weight @ np.abs(inputs)
+        bound = bounder.lower(area, len(bounder.layers), -weight, direct, **given)
+        proved = np.isfinite(bound).all() and (bound > 0).all()
+        require(proved, f"a leaf is not proved: its bound is {bound.min():.3g}")
 
 
 @lru_cache(maxsize=4)  # certificates of one folder mostly share network and grouping
-def _bounder(network: Network, count: int = 0, neurons: bytes = b"", reads: bytes = b"") -> Bounder:
-    tables = (np.frombuffer(t, np.int64).reshape(max(count, 1), -1) for t in (neurons, reads))
-    return Bounder(network, Groups(network, *tables) if count else None)
+def _groups(network: Network, count: int, neurons: bytes, inputs: bytes) -> Groups | None:
+    tables = (np.frombuffer(t, np.int64).reshape(max(count, 1), -1) for t in (neurons, inputs))
+    return Groups(network, *tables) if count else None
 
 
 def audit(data: bytes, network: bytes) -> Answer:
@@ -253,19 +194,17 @@ def audit(data: bytes, network: bytes) -> Answer:
         verdict = str(header["verdict"])
         require(header["format"] == 1, "a certificate of another version")
         require(digest(network) == header["network"], "another network")
-        scales = (
-            None if v is None else tuple(map(float, v)) for v in (header["mean"], header["std"])
-        )
-        chain = read_network(network, *scales)
-        claim = claim_of(header, arrays["x0"], chain)
-        if verdict == "falsified":
-            replay(claim, chain, arrays["witness"])
-        else:
-            require(verdict == "verified", f"a verdict '{verdict}'")
-            with np.errstate(all="ignore"):
+        require(verdict in ("verified", "falsified"), f"a verdict '{verdict}'")
+        scales = (header["mean"], header["std"])
+        chain = read_network(network, *(s and tuple(float(v) for v in s) for s in scales))
+        with np.errstate(all="ignore"):
+            claim = Claim(header, arrays["x0"], chain)
+            if verdict == "falsified":
+                claim.replay(arrays["witness"])
+            else:
                 Proof(claim, chain, arrays).run()
     except (NotConfirmed, QllError) as error:
         return Answer(verdict, False, getattr(error, "what", str(error)))
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+    except Exception as error:  # whatever it stumbles over, the certificate is not understood
         return Answer(verdict, False, f"damaged: {type(error).__name__}: {error}")
     return Answer(verdict, True, "proved" if verdict == "verified" else "replayed")

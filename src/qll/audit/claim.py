@@ -1,154 +1,143 @@
-"""From a certificate's header to what has to be proved: a box, and a tree of linear atoms.
+"""From a certificate to what has to be proved: a box, and a tree of linear atoms.
 
-The property's text is read by `qll.formula` and grounded for the stated parameters and labels, so
+The file is magic, the SHA-256 of the rest, then compressed: a JSON header, whose ``arrays`` lists
+name, type and length of each array, and the bytes of these. Every length is checked before anything
+is read, and nothing but numbers is ever built. The property's text is read by `qll.formula`, so
 that the claim rests on the text alone; hashes say that the prover meant the same box and formula.
 """
 
-from __future__ import annotations
-
-from dataclasses import dataclass
+import hashlib
+import json
+import zlib
+from dataclasses import replace
 from fractions import Fraction
-from functools import lru_cache
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from qll.audit.container import NotConfirmed, digest, require
-from qll.audit.network import Array, Network
-from qll.formula import units
-from qll.formula.hard import Affine, HardForm, Max, negated
-from qll.formula.nodes import Ball, Box, Linear
-from qll.formula.parse import parse_specification
-from qll.formula.rewrite import Grounder, Shape
-from qll.formula.slack import hard_form
+from qll.audit.network import Array, Network, NotConfirmed, affine, require
+from qll.formula.hard import Affine, HardForm, Max, negated, sources
+from qll.formula.question import question
+from qll.formula.rewrite import Shape
 
+MAGIC, MOST_BYTES = b"QLLCERT1", 1 << 28
+TYPES = ("u1", "i1", "<u2", "<u4", "<f2", "<f4", "<f8")
 # How the property is violated: an atom's number (it is > 0), a constant, all parts or any part.
 Tree: TypeAlias = "bool | int | tuple[str, tuple[Tree, ...]]"
-Ends: TypeAlias = tuple[float, tuple[float, ...], tuple[float, ...]]  # radius, or box
-Pairs: TypeAlias = tuple[tuple[str, float], ...]
 
 
-@dataclass(frozen=True, eq=False)
+def digest(*parts: bytes) -> str:
+    return hashlib.sha256(b"".join(parts)).hexdigest()
+
+
+def unpack(data: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Header and arrays. The checksum finds accidents; a forger's file has a fitting one."""
+    start = len(MAGIC) + 32
+    require(data.startswith(MAGIC) and len(data) > start, "not a certificate")
+    intact = hashlib.sha256(data[start:]).digest() == data[len(MAGIC) : start]
+    require(intact, "the file is damaged: its checksum differs")
+    try:
+        reader = zlib.decompressobj()
+        raw = reader.decompress(data[start:], MOST_BYTES)
+        require(reader.eof and not reader.unused_data, "the file is cut or too large")
+        at = 4 + int.from_bytes(raw[:4], "little")
+        require(at <= len(raw), "the header is cut")
+        header, arrays = json.loads(raw[4:at]), dict[str, Any]()
+        for name, kind, size in header["arrays"]:
+            require(kind in TYPES and type(size) is int and size >= 0, "a bad array")
+            end = at + size * np.dtype(kind).itemsize
+            require(end <= len(raw) and name not in arrays, "an array is cut")
+            arrays[str(name)] = np.frombuffer(raw[at:end], dtype=kind)
+            at = end
+        require(at == len(raw), "bytes are left over")
+    except (zlib.error, ValueError, TypeError, KeyError, RecursionError) as error:
+        raise NotConfirmed(f"the file is damaged: {error}") from error
+    return header, arrays
+
+
 class Claim:
-    """No point of the box violates ``tree`` over atoms ``outputs @ y + inputs @ x + constant``,
-    each up to ``radius``; the last ``required`` ones are >= 0 inside the region's constraints."""
+    """No point of the box violates ``tree`` over atoms: the outputs of ``network``, here the given
+    one with the atoms as its last layer, plus ``inputs @ x``. The last ``required`` atoms are >= 0
+    inside the region's constraints."""
 
-    lower: Array
-    upper: Array
-    tree: Tree
-    outputs: Array
-    inputs: Array
-    constant: Array
-    radius: Array
-    required: int
-    exact: list[tuple[Affine, Fraction]]
-    tie_violates: bool
+    def __init__(self, header: dict[str, Any], x0: Array, network: Network) -> None:
+        pairs = tuple((str(k), float(v)) for k, v in header["parameters"].items())
+        labels = None if header["labels"] is None else tuple(map(int, header["labels"]))
+        self.widths, self.tie_violates = network.widths, bool(header["tie_violates"])
+        shape = Shape(self.widths[-1], network.input_shape)
+        ends, constraints, form = question(header["text"], pairs, labels, shape)
+        require(x0.size == self.widths[0] and np.isfinite(x0).all(), "a data point of no fit")
+        x0 = x0.astype(np.float64)
+        self.lower, self.upper = np.full_like(x0, -np.inf), np.full_like(x0, np.inf)
+        for radius, low, high in ends:
+            fits = len(low) in (0, 1, x0.size) and len(high) in (0, 1, x0.size)
+            require(fits and radius >= 0, "a region of no fit")
+            self.lower = np.maximum(self.lower, np.array(low) if low else x0 - radius)
+            self.upper = np.minimum(self.upper, np.array(high) if high else x0 + radius)
+        bounded = np.isfinite(self.upper - self.lower) & (self.lower <= self.upper)
+        region, formula = self.lower.tobytes() + self.upper.tobytes(), repr((form, constraints))
+        require(bounded.all(), "no bounded region")
+        require(header["region"] == digest(region), "another region")
+        require(header["ground"] == digest(formula.encode()), "another formula")
+        asked = "y0" in sources(Max((form, *constraints)))
+        self.points = {"x0": x0.tolist(), "y0": network.exact(x0.tolist()) if asked else []}
+        self.atoms: dict[Any, int] = {}  # terms and constant to the atom's number
+        self.tree, self.required = self._tree(form), len(constraints)
+        for i, constraint in enumerate(constraints):
+            self._atom(negated(constraint), i)
+        outputs, self.inputs = (np.zeros((len(self.atoms), self.widths[k])) for k in (-1, 0))
+        for (terms, _, _), row in self.atoms.items():
+            for (source, index), c in terms:
+                (outputs if source == "y" else self.inputs)[row, index] = c
+        places, totals = np.argwhere(outputs).tolist(), [total for _, total, _ in self.atoms]
+        last = affine(places, outputs[outputs != 0].tolist(), totals, self.widths[-1])
+        self.network = replace(network, maps=(*network.maps[:-1], last.after(network.maps[-1])))
 
-
-@lru_cache(maxsize=256)
-def ground(
-    text: str, parameters: Pairs, labels: tuple[int, ...] | None, shape: Shape
-) -> tuple[list[Ends], list[Affine], HardForm]:
-    """Balls around the data point and boxes, linear constraints, and the formula of a property."""
-    spec = parse_specification(text)
-    given = dict(parameters)
-    require(set(given) <= {p.name for p in spec.parameters}, "an unknown parameter")
-    values = {
-        p.name: units.convert(p.name, p.unit, given.get(p.name, p.default)) for p in spec.parameters
-    }
-    require(spec.outputs in (None, shape.outputs), "another number of outputs")
-    require([b.point for b in spec.binders] == ["x"], "not a property of one point")
-    grounder = Grounder(spec, values, shape)
-    ends, constraints = list[Ends](), list[Affine]()
-    for part in spec.binders[0].parts:
-        if isinstance(part, Ball) and part.centre == "x0":
-            ends.append((grounder.number(part.radius), (), ()))
-        elif isinstance(part, Box):
-            low, high = (tuple(map(grounder.number, side)) for side in (part.lower, part.upper))
-            ends.append((0.0, low, high))
-        elif isinstance(part, Linear):
-            constraints += grounder.constraints(part.formula)
-        else:
-            raise NotConfirmed("an unknown part of the region")
-    return ends, constraints, hard_form(grounder.ground(labels))
-
-
-def claim_of(header: dict[str, Any], x0: Array, network: Network) -> Claim:
-    pairs = tuple((str(k), float(v)) for k, v in header["parameters"].items())
-    labels = None if header["labels"] is None else tuple(int(v) for v in header["labels"])
-    shape = Shape(network.widths[-1], network.input_shape)
-    ends, constraints, form = ground(header["text"], pairs, labels, shape)
-    require(x0.size == network.widths[0] and np.isfinite(x0).all(), "a data point of no fit")
-    lower, upper = np.full_like(x0, -np.inf), np.full_like(x0, np.inf)
-    for radius, low, high in ends:
-        fits = len(low) in (0, 1, x0.size) and len(high) in (0, 1, x0.size)
-        require(fits and radius >= 0, "a region of no fit")
-        lower = np.maximum(lower, np.array(low) if low else x0 - radius)
-        upper = np.minimum(upper, np.array(high) if high else x0 + radius)
-    require((lower <= upper).all() and np.isfinite(upper - lower).all(), "no bounded region")
-    require(header["region"] == digest(lower.tobytes(), upper.tobytes()), "another region")
-    require(header["ground"] == digest(repr((form, constraints)).encode()), "another formula")
-    compiler = _Compiler(network, x0, bool(header["tie_violates"]))
-    tree = compiler.tree(form)
-    first = len(compiler.atoms)
-    for constraint in constraints:
-        compiler.atom(negated(constraint), keep=True)  # type: ignore[arg-type]
-    exact = compiler.atoms
-    outputs, inputs = (np.zeros((len(exact), network.widths[k])) for k in (-1, 0))
-    for row, (atom, _) in enumerate(exact):
-        for (source, index), c in atom.terms:
-            (outputs if source == "y" else inputs)[row, index] = c
-    constant = np.array([float(c) for _, c in exact])
-    errors = [float(abs(c - Fraction(float(c)))) for _, c in exact]
-    return Claim(
-        lower, upper, tree, outputs, inputs, constant, np.nextafter(np.array(errors), 1.0),
-        len(exact) - first, exact, compiler.tie_violates,
-    )  # fmt: skip
-
-
-class _Compiler:
-    """Numbers the atoms; x0 and y0 (the network's outputs there) become exact constants."""
-
-    def __init__(self, network: Network, x0: Array, tie_violates: bool) -> None:
-        self.network, self.tie_violates = network, tie_violates
-        self.points: dict[str, list[Any]] = {"x0": x0.tolist()}
-        self.atoms: list[tuple[Affine, Fraction]] = []
-        self.numbers: dict[Any, int] = {}
-        self.sizes = {"y": network.widths[-1], "x": network.widths[0]}
-
-    def tree(self, form: HardForm) -> Tree:
+    def _tree(self, form: HardForm) -> Tree:
         if isinstance(form, Affine):
-            return self.atom(form)
+            return self._atom(form)
         absorbing = isinstance(form, Max)  # a maximum is violated as soon as one part is
         name, kept = "any" if absorbing else "all", list[Tree]()
-        for part in [self.tree(part) for part in form.parts]:
+        for part in [self._tree(part) for part in form.parts]:
             if part is absorbing:
                 return absorbing
             if isinstance(part, tuple) and part[0] == name:
                 kept.extend(part[1])
             elif not isinstance(part, bool) and part not in kept:
                 kept.append(part)
-        if not kept:
-            return not absorbing
-        return kept[0] if len(kept) == 1 else (name, tuple(kept))
+        return (name, tuple(kept)) if len(kept) > 1 else kept[0] if kept else not absorbing
 
-    def atom(self, atom: Affine, *, keep: bool = False) -> Tree:
+    def _atom(self, atom: Any, constraint: int = -1) -> Tree:
+        """Its number, with x0 and y0, the network's outputs there, as exact constants. An atom that
+        is constant is decided at once, unless it is a ``constraint``."""
         total, terms = Fraction(atom.constant), []
         for (source, index), c in atom.terms:
-            if source == "y0" and source not in self.points:
-                self.points["y0"] = self.network.exact(self.points["x0"])
-            there = self.sizes.get(source, len(self.points.get(source, ())))
-            require(0 <= index < there, f"{source}[{index}] does not exist")
-            if source in self.points:
-                total += Fraction(c) * Fraction(self.points[source][index])
-            else:
+            size = {"y": self.widths[-1], "x": self.widths[0]}.get(source, 0)
+            exists = 0 <= index < (size or len(self.points.get(source, ())))
+            require(exists, f"{source}[{index}] does not exist")
+            if size:
                 terms.append(((source, index), c))
-        sizes = [abs(total), *(abs(Fraction(c)) for _, c in terms)]
-        require(max(sizes) < 2**100, "a number of the formula is out of range")
-        if not terms and not keep:
+            else:
+                total += Fraction(c) * Fraction(self.points[source][index])
+        if not terms and constraint < 0:
             return total >= 0 if self.tie_violates else total > 0
-        key = (tuple(terms), total, len(self.atoms) if keep else -1)
-        if key not in self.numbers:
-            self.numbers[key] = len(self.atoms)
-            self.atoms.append((Affine(tuple(terms), 0.0), total))
-        return self.numbers[key]
+        return self.atoms.setdefault((tuple(terms), total, constraint), len(self.atoms))
+
+    def replay(self, witness: Array) -> None:
+        """The point is in the region and violates the property, in rational arithmetic."""
+        require(witness.shape == self.lower.shape, "a witness of another size")
+        inside = np.all((witness >= self.lower) & (witness <= self.upper))
+        require(inside, "the witness lies outside the region")
+        x = [Fraction(v) for v in witness.tolist()]
+        direct = [sum(Fraction(row[k]) * x[k] for k in np.flatnonzero(row)) for row in self.inputs]
+        values = [a + b for a, b in zip(self.network.exact(x), direct, strict=True)]
+        allowed = all(v >= 0 for v in values[len(values) - self.required :])
+        require(allowed, "the witness breaks a constraint of the region")
+
+        def violated(tree: Tree) -> bool:
+            if isinstance(tree, tuple):
+                return (any if tree[0] == "any" else all)(violated(part) for part in tree[1])
+            value = Fraction(1 if tree else -1) if isinstance(tree, bool) else values[tree]
+            return value >= 0 if self.tie_violates else value > 0
+
+        require(violated(self.tree), "the witness satisfies the property")

@@ -29,7 +29,8 @@ def audit(
     Example: qll audit certificates --network net.onnx
     """
     from qll.audit import Answer, audit
-    from qll.audit.container import NotConfirmed, unpack
+    from qll.audit.claim import unpack
+    from qll.audit.network import NotConfirmed
     from qll.errors import InputError
 
     paths = sorted(folder.glob(f"*{SUFFIX}")) if folder.is_dir() else []
@@ -66,7 +67,7 @@ def audit(
             answer = audit(data, stored)
         except (NotConfirmed, OSError, LookupError, TypeError, AttributeError) as error:
             answer = Answer("unknown", False, str(error))
-        rows.append({"certificate": path.name, "claim": subject, **vars(answer)})
+        rows.append({"certificate": path.name, "claim": subject, **answer._asdict()})
         if subject and subject not in said:
             said.add(subject)
             typer.echo(f"\n{subject}")

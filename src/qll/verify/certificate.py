@@ -20,12 +20,12 @@ import numpy as np
 
 from qll.audit import Answer, audit
 from qll.audit.check import BOUND, CASE, CROWN, EMPTY, HALVE, OPEN, SPLIT, TIGHTEN, Domain
-from qll.audit.claim import ground
-from qll.audit.container import MAGIC, digest
+from qll.audit.claim import MAGIC, digest
 from qll.bounds.chain import Chain, Node
 from qll.bounds.groups import Groups
 from qll.errors import RunError
 from qll.formula.hard import Affine, HardForm, Max
+from qll.formula.question import question
 from qll.formula.rewrite import Shape
 from qll.property import Property
 from qll.verify.boxes import BoxProver
@@ -90,7 +90,7 @@ def certify(query: Query, verdict: Verdict, subject: Subject | None = None) -> t
 
 
 def pack(header: dict[str, Any], arrays: dict[str, Any]) -> bytes:
-    """The file that `qll.audit.container` reads."""
+    """The file that `qll.audit.claim` reads."""
     table = [
         [name, a.dtype.newbyteorder("<").str.lstrip("|"), a.size] for name, a in arrays.items()
     ]
@@ -180,7 +180,7 @@ def _header(query: Query, verdict: Verdict, subject: Subject) -> dict[str, Any]:
     mean, std = (None, None) if network.normalisation is None else network.normalisation
     shape = Shape(network.output_size, tuple(network.input_shape))
     pairs = tuple(subject.parameters.items())
-    _, constraints, form = ground(subject.text, pairs, subject.labels, shape)
+    _, constraints, form = question(subject.text, pairs, subject.labels, shape)
     return {
         "format": 1,
         "verdict": str(verdict.status),
