@@ -1,0 +1,480 @@
+"""Train, verify, feed back what was not proved, repeat: until the target, or the budget is spent.
+
+out/
+  cycle.json           what was asked, every finished round, how it ended
+  round-01/            a run folder; asked.json, regions.json: verdicts; certificates/
+  model.onnx           the network of the best round
+  verdicts.json        its verdict for every region asked
+  curve.png            PAcc and CSat by round
+
+The regions that the target speaks of lie around test images and are never trained on; what is fed
+back (witnesses, open regions) comes from regions around training images.
+"""
+
+from __future__ import annotations
+
+import math
+import shutil
+import time
+from collections.abc import Callable, Mapping
+from copy import deepcopy
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from pydantic import BaseModel, ConfigDict, Field
+from torch import Tensor, nn
+
+from qll.cycle.budget import Budget, decide_within, share, tally
+from qll.data.base import DataSet
+from qll.errors import RunError
+from qll.files import exclusive, read_json, write_json
+from qll.metrics import prediction_accuracy
+from qll.property import Property
+from qll.training.config import TrainConfig
+from qll.training.feedback import Feedback
+from qll.training.loop import Trainer, load_configured
+from qll.training.progress import Reporter, Silent
+from qll.training.run import RunFolder
+from qll.training.stages import stages
+from qll.training.streams import generator
+from qll.verify.api import Problem
+from qll.verify.condition import substitute
+from qll.verify.possible import possible
+
+Ending = Literal["met", "out of budget", "stalled", "rounds"]
+# Witnesses that are kept from round to round; the newest.
+_MOST_WITNESSES = 2_000
+# A first guess at the seconds that a region takes, until a round has measured it.
+_GUESS = 0.1
+
+
+class CycleConfig(BaseModel):
+    """``train`` is the first round; later ones go on from its network for ``more_epochs`` each, at
+    ``more_rate`` of its learning rate. ``asked`` regions decide, ``feedback`` regions teach."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    train: TrainConfig
+    target: float = Field(default=0.95, gt=0, le=1)
+    budget: float = Field(default=1800.0, gt=0)
+    asked: int = Field(default=200, ge=1)
+    feedback: int = Field(default=400, ge=0)
+    more_epochs: int = Field(default=5, ge=1)
+    more_rate: float = Field(default=0.4, gt=0)
+    timeout: float = Field(default=5.0, gt=0)
+    most_rounds: int = Field(default=50, ge=1)
+    patience: int = Field(default=4, ge=1)
+    jobs: int = Field(default=1, ge=1)
+
+
+class Round(BaseModel):
+    """One finished round. ``limit`` is the share of asked regions that the network satisfies at the
+    data point itself: CSat cannot be more."""
+
+    number: int
+    epochs: int
+    pacc: float
+    csat: float
+    limit: float
+    verified: int
+    falsified: int
+    unknown: int
+    open_training: int
+    witnesses: int
+    agreement: float | None = None  # with the decisions of the network it began from
+    seconds: float
+
+
+class CycleResult(BaseModel):
+    ending: Ending
+    rounds: tuple[Round, ...]
+    best: int  # the number of the round whose network was kept
+    seconds: float
+
+    @property
+    def chosen(self) -> Round:
+        return next(r for r in self.rounds if r.number == self.best)
+
+
+def cycle(
+    config: CycleConfig,
+    out: str | Path,
+    *,
+    resume: bool = False,
+    data: DataSet | None = None,
+    start: nn.Module | None = None,
+    reporter: Reporter | None = None,
+    on_round: Callable[[Round], None] | None = None,
+) -> CycleResult:
+    """Go round until the target is met, the budget spent, or nothing moves any more. ``start`` is a
+    network to begin from; the rounds then report how far they agree with its decisions."""
+    folder = Path(out)
+    data = load_configured(config.train) if data is None else data
+    work = _Cycle(config, folder, data, start, reporter or Silent(), on_round)
+    work.check_possible()
+    work.open(resume)
+    with exclusive(folder / "lock"):
+        return work.run()
+
+
+class _Cycle:
+    def __init__(
+        self,
+        config: CycleConfig,
+        folder: Path,
+        data: DataSet,
+        start: nn.Module | None,
+        reporter: Reporter,
+        on_round: Callable[[Round], None] | None,
+    ) -> None:
+        self.config, self.folder, self.data, self.start = config, folder, data, start
+        self.reporter, self.on_round = reporter, on_round
+        self.rounds: list[Round] = []
+        self.spent = 0.0
+        # One check of everything that can be wrong with the training part, before any work.
+        trainer = Trainer(config.train, data, deepcopy(start), None, Silent())
+        self.judged: Property = trainer.judged
+        self.train_rows = trainer.train_rows
+        count = min(config.asked, len(data.test))
+        self.asked = data.test.batch(slice(0, count))
+
+    # --- before the first round ---
+
+    def check_possible(self) -> None:
+        """A property that no network can satisfy is named, instead of being trained for ever."""
+        x, labels = self.asked
+        hopeless = 0
+        known: dict[Any, bool] = {}
+        for index in range(len(x)):
+            key = self._pattern(labels, index)
+            uses_input = bool(self.judged.sources & {"x", "x0"})
+            memo = (key, index) if uses_input else key
+            if memo not in known:
+                known[memo] = self._possible_at(x[index], key)
+            hopeless += not known[memo]
+        reachable = share(len(x) - hopeless, len(x))
+        if reachable >= self.config.target:
+            return
+        everywhere = hopeless == len(x)
+        raise RunError(
+            "this property cannot be met",
+            where=self.judged.name,
+            expected=f"{100 * self.config.target:g} % of the regions to be within reach",
+            found="a contradiction: no outputs satisfy it"
+            if everywhere
+            else f"{hopeless} of {len(x)} data points that violate it whatever the outputs are",
+            fix="look at the formula with 'qll show', or lower --target",
+        )
+
+    def _pattern(self, labels: Tensor, index: int) -> tuple[int, ...] | None:
+        if not self.judged.uses_labels:
+            return None
+        own = labels[index]
+        return (int(own),) if own.dim() == 0 else tuple(int(c) for c in own.nonzero().flatten())
+
+    def _possible_at(self, x: Tensor, pattern: tuple[int, ...] | None) -> bool:
+        outputs = len(self.data.classes)
+        form = self.judged.hard_form(pattern, outputs=outputs, inputs=tuple(x.shape))
+        point = x.double().flatten().numpy()
+        return possible(substitute(form, {"x": point, "x0": point}), outputs)
+
+    def open(self, resume: bool) -> None:
+        path = self.folder / "cycle.json"
+        asked = self.config.model_dump(mode="json")
+        if path.exists():
+            held = read_json(path, "record of a cycle")
+            if not resume:
+                raise RunError(
+                    "this folder holds a cycle already",
+                    where=str(self.folder),
+                    expected="a new folder, or --resume",
+                    found="cycle.json",
+                    fix="pass --resume to go on with it, or choose another folder with --out",
+                )
+            # The budget and the target may be raised; what has been trained may not be another.
+            free = ("budget", "target", "jobs", "most_rounds", "patience")
+            for key, value in held.get("asked", {}).items():
+                if key not in free and value != asked.get(key):
+                    raise RunError(
+                        f"the cycle in this folder has another '{key}'",
+                        where=str(path),
+                        expected=str(value),
+                        found=str(asked.get(key)),
+                        fix="resume without changing it, or start a new cycle with another --out",
+                    )
+            self.rounds = [Round.model_validate(row) for row in held.get("rounds", [])]
+            self.spent = float(held.get("spent", 0.0))
+        else:
+            self.folder.mkdir(parents=True, exist_ok=True)
+
+    # --- the rounds ---
+
+    def run(self) -> CycleResult:
+        self.budget = Budget(self.config.budget, self.spent)
+        self._save(None)
+        ending = self._ending()
+        while ending is None:
+            found = self._round(len(self.rounds) + 1)
+            if found is None:
+                ending = "out of budget"
+                break
+            self.rounds.append(found)
+            if self.on_round is not None:
+                self.on_round(found)
+            ending = self._ending()
+            self._save(ending)
+        if not self.rounds:
+            raise RunError(
+                "the budget ended before the first round",
+                where=str(self.folder),
+                expected="time for at least one epoch and its proofs",
+                found=f"{self.config.budget:g} s",
+                fix="raise --budget and resume, or lower --epochs and --count",
+            )
+        return self._finish(ending)
+
+    def _ending(self) -> Ending | None:
+        if not self.rounds:
+            return None
+        best = max(self.rounds, key=_merit)
+        if best.csat >= self.config.target:
+            return "met"
+        if self.budget.left <= 0:
+            return "out of budget"
+        if len(self.rounds) - best.number >= self.config.patience:
+            return "stalled"
+        return "rounds" if len(self.rounds) >= self.config.most_rounds else None
+
+    def _round(self, number: int) -> Round | None:
+        """Train and verify; None if the budget left no time for a single epoch."""
+        begun = time.monotonic()
+        config = self._settings(number)
+        trainer, folder = self._trainer(number, config)
+        with folder.locked():
+            done = trainer.restore()
+            # What proofs took last time, and some: a round without verdicts is worth nothing.
+            reserve = 1.2 * self._proof_seconds()
+            reserve = min(reserve, 0.5 * self.budget.left)
+            trainer.run_epochs(done, until=self.budget.until(reserve))
+            if not trainer.rows:
+                return None
+            trainer.export()
+        model = trainer.model.eval()
+        x, labels = self.asked
+        problem = self._problem(model, x, labels, folder.path / "certificates")
+        asked = decide_within(
+            problem, folder.path / "asked.json", self.budget, jobs=self.config.jobs
+        )
+        open_rows, witnesses = self._learn(number, model, folder.path)
+        counts = tally(asked)
+        with torch.no_grad():
+            pacc = prediction_accuracy(
+                model,
+                torch.from_numpy(self.data.test.images),
+                torch.from_numpy(self.data.test.labels),
+                task=self.data.task,
+            )
+        return Round(
+            number=number,
+            epochs=len(trainer.rows),
+            pacc=pacc.value,
+            csat=share(counts["verified"], len(x)),
+            limit=share(self._satisfied(model), len(x)),
+            **counts,
+            open_training=open_rows,
+            witnesses=witnesses,
+            agreement=self._agreement(model),
+            seconds=time.monotonic() - begun,
+        )
+
+    def _settings(self, number: int) -> TrainConfig:
+        first = self.config.train
+        if number == 1:
+            return first
+        last = stages(first)[-1].config
+        return last.model_copy(
+            update={
+                "epochs": self.config.more_epochs,
+                "learning_rate": last.learning_rate * self.config.more_rate,
+                "warm_up": 0.0,
+                "delay": 0,
+                "epsilon": None,
+                "hardness": None,
+                "stages": (),
+                "seed": (first.seed + number - 1) % 2**32,
+            }
+        )
+
+    def _trainer(self, number: int, config: TrainConfig) -> tuple[Trainer, RunFolder]:
+        path = self._path(number)
+        trainer = Trainer(config, self.data, self._start(number), None, self.reporter)
+        if number > 1:
+            trainer.feedback = self._feedback(number - 1)
+        folder = RunFolder(path)
+        if not folder.config_path.exists():
+            folder = RunFolder.create(path, config)
+        trainer.folder = folder
+        return trainer, folder
+
+    def _start(self, number: int) -> nn.Module | None:
+        """The network that a round begins with: that of the round before."""
+        if number == 1:
+            return deepcopy(self.start)
+        earlier = Trainer(
+            self._settings(number - 1),
+            self.data,
+            deepcopy(self.start),
+            RunFolder(self._path(number - 1)),
+            Silent(),
+        )
+        earlier.restore()
+        return earlier.model
+
+    def _path(self, number: int) -> Path:
+        return self.folder / f"round-{number:02d}"
+
+    # --- proofs ---
+
+    def _problem(
+        self, model: nn.Module, x: Tensor, labels: Tensor, certificates: Path | None
+    ) -> Problem:
+        return Problem.of(
+            self.judged,
+            model,
+            x,
+            labels,
+            timeout=self.config.timeout,
+            certified=True,
+            certificates=certificates,
+        )
+
+    def _proof_seconds(self) -> float:
+        regions = self.config.asked + self.config.feedback
+        return self._measured * regions if self._measured else _GUESS * regions
+
+    _measured = 0.0
+
+    def _learn(self, number: int, model: nn.Module, path: Path) -> tuple[int, int]:
+        """Ask about regions around training images; keep what the next round should see."""
+        rows = self._taught_rows(number)
+        if not len(rows):
+            Feedback(rows, self._no_points(), rows).save(path)
+            return 0, 0
+        x, labels = self.data.train.batch(rows)
+        begun = time.monotonic()
+        found = decide_within(
+            self._problem(model, x, labels, None),
+            path / "regions.json",
+            self.budget,
+            jobs=self.config.jobs,
+        )
+        self._measured = max((time.monotonic() - begun) / len(rows), self._measured)
+        open_rows = [i for i in range(len(rows)) if found[i]["status"] != "verified"]
+        shown = [i for i in open_rows if found[i].get("witness") is not None]
+        points = torch.tensor(
+            np.array([found[i]["witness"] for i in shown], dtype=np.float32)
+        ).reshape(-1, *self.data.shape)
+        earlier = Feedback.load(self._path(number - 1)) if number > 1 else None
+        sources = rows[torch.tensor(shown, dtype=torch.long)]
+        if earlier is not None:
+            points = torch.cat((points, earlier.witnesses))[:_MOST_WITNESSES]
+            sources = torch.cat((sources, earlier.sources))[:_MOST_WITNESSES]
+        kept = Feedback(rows[torch.tensor(open_rows, dtype=torch.long)], points, sources)
+        kept.save(path)
+        return len(open_rows), len(points)
+
+    def _taught_rows(self, number: int) -> Tensor:
+        """Half of them what was open last time, the rest new ones."""
+        wanted = min(self.config.feedback, len(self.train_rows))
+        earlier = Feedback.load(self._path(number - 1)) if number > 1 else None
+        old = self.train_rows[:0] if earlier is None else earlier.rows[: wanted // 2]
+        draw = generator(self.config.train.seed, "regions", number)
+        fresh = self.train_rows[torch.randperm(len(self.train_rows), generator=draw)]
+        fresh = fresh[~torch.isin(fresh, old)]
+        return torch.cat((old, fresh))[:wanted]
+
+    def _feedback(self, number: int) -> Feedback | None:
+        found = Feedback.load(self._path(number))
+        if found is None or (not len(found.rows) and not len(found.witnesses)):
+            return None
+        return found
+
+    def _no_points(self) -> Tensor:
+        return torch.zeros(0, *self.data.shape)
+
+    @torch.no_grad()
+    def _satisfied(self, model: nn.Module) -> int:
+        """Asked data points at which the network satisfies the property itself."""
+        x, labels = self.asked
+        y = model(x)
+        values: dict[str, Tensor] = {}
+        for name in self.judged.sources - {"y"}:
+            values[name] = y if name == "y0" else x
+        own = labels if self.judged.uses_labels else None
+        return int(self.judged.holds(y, labels=own, **values).sum())
+
+    @torch.no_grad()
+    def _agreement(self, model: nn.Module) -> float | None:
+        """Test images on which the decisions are those of the network that the cycle began from."""
+        if self.start is None:
+            return None
+        x = torch.from_numpy(self.data.test.images)
+        ours, theirs = model(x), self.start.eval()(x)
+        if self.data.task == "multi-label":
+            return float(((ours > 0) == (theirs > 0)).float().mean())
+        return float((ours.argmax(1) == theirs.argmax(1)).float().mean())
+
+    # --- records ---
+
+    def _save(self, ending: Ending | None) -> None:
+        write_json(
+            self.folder / "cycle.json",
+            {
+                "asked": self.config.model_dump(mode="json"),
+                "rounds": [r.model_dump() for r in self.rounds],
+                "spent": self.budget.used,
+                "ending": ending,
+            },
+        )
+
+    def _finish(self, ending: Ending) -> CycleResult:
+        from qll.cycle.picture import draw_curve
+
+        best = max(self.rounds, key=_merit)
+        path = self._path(best.number)
+        for name, target in (("model.onnx", "model.onnx"), ("asked.json", "verdicts.json")):
+            if (path / name).is_file():
+                shutil.copyfile(path / name, self.folder / target)
+        draw_curve(self.folder / "curve.png", self.rounds, self.config.target)
+        self._save(ending)
+        return CycleResult(
+            ending=ending,
+            rounds=tuple(self.rounds),
+            best=best.number,
+            seconds=self.budget.used,
+        )
+
+
+def _merit(found: Round) -> tuple[float, float, int]:
+    """The proved share first, then accuracy, then the earlier round."""
+    return found.csat, found.pacc, -found.number
+
+
+def summary(result: CycleResult, config: CycleConfig) -> Mapping[str, str]:
+    """What to tell the user, by name."""
+    kept = result.chosen
+    words = {
+        "met": f"target met: {100 * kept.csat:.1f} % of the regions asked are proved",
+        "out of budget": "the budget is spent",
+        "stalled": f"no better round in the last {config.patience}",
+        "rounds": "the last round allowed is done",
+    }
+    limit = ""
+    if result.ending != "met" and not math.isnan(kept.limit) and kept.limit < config.target:
+        limit = (
+            f"; the network violates the property at {100 * (1 - kept.limit):.1f} % of the data "
+            "points themselves, where nothing can be proved"
+        )
+    return {"ending": words[result.ending] + limit}

@@ -1,0 +1,42 @@
+"""The curve of a cycle: accuracy and proved share by round."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+
+class HasFigures(Protocol):
+    number: int
+    pacc: float
+    csat: float
+    limit: float
+
+
+def draw_curve(path: Path, rounds: Sequence[HasFigures], target: float) -> bool:
+    """False without matplotlib: the numbers are in the record all the same."""
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError:
+        return False
+    figure = Figure(figsize=(5.2, 3.2), dpi=150, layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    numbers = [r.number for r in rounds]
+    axes.plot(numbers, [100 * r.pacc for r in rounds], "s-", color="#4c72b0", label="PAcc")
+    axes.plot(numbers, [100 * r.csat for r in rounds], "o-", color="#c44e52", label="CSat")
+    limits = [100 * r.limit for r in rounds]
+    axes.plot(numbers, limits, ":", color="#555555", label="satisfied at the data point")
+    axes.axhline(100 * target, color="#999999", linewidth=0.8, linestyle="--")
+    axes.annotate(
+        "target", (numbers[-1], 100 * target), fontsize=7, color="#777777", va="bottom", ha="right"
+    )
+    axes.set_xlabel("round")
+    axes.set_ylabel("%")
+    axes.set_xticks(numbers if len(numbers) <= 12 else numbers[:: len(numbers) // 10])
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False, fontsize=8, loc="best")
+    figure.savefig(path)
+    return True

@@ -1,0 +1,346 @@
+"""Repair: an existing network that violates a property, moved as little as it takes to prove it.
+
+Rounds of fine-tuning and proof. The loss is the distance to the original's outputs where the
+original obeys, plus the property at attacked points and at every witness that the verifier found,
+as a hinge: what is satisfied by a margin pulls no more. When the proof succeeds, the way back to
+the original weights is halved, again and again, for the least move that is still proved.
+
+out/
+  repair.json       what was asked, every round, what it cost
+  model.onnx        the proved network
+  certificates/     its evidence
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from pydantic import BaseModel, ConfigDict, Field
+from torch import Tensor, nn
+
+from qll.attacks.apgd import AutoPGD
+from qll.attacks.problem import held_still
+from qll.cycle.budget import Budget
+from qll.errors import InputError, RunError
+from qll.files import exclusive, write_atomically, write_json
+from qll.logics.base import Logic
+from qll.logics.base import logic as read_logic
+from qll.networks import Network
+from qll.networks.trainable import to_module
+from qll.property import Property
+from qll.regions import Region
+from qll.training.loss import property_term
+from qll.training.streams import generator, stream_seed
+from qll.verify.api import Problem, decide_all
+from qll.verify.verdict import Status, Verdict
+
+Parameters = dict[str, Tensor]
+# Witnesses in a step, and the points at which agreement is measured.
+_WITNESSES = 64
+_JUDGED = 100_000
+# Hardness of the property's loss, in units of the outputs' own spread.
+_HARDNESS = 20.0
+
+
+class Repair(BaseModel):
+    """``samples`` of the property's own box serve as data; ``decision`` says how the outputs are
+    read (ACAS Xu: the least). ``margin`` and ``anchor`` are in units of the outputs' spread and of
+    the weights' norm."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    budget: float = Field(default=1800.0, gt=0)
+    timeout: float = Field(default=300.0, gt=0)
+    samples: int = Field(default=20_000, ge=100)
+    steps: int = Field(default=300, ge=1)
+    batch: int = Field(default=256, ge=8)
+    learning_rate: float = Field(default=1e-3, gt=0)
+    margin: float = Field(default=0.05, ge=0)
+    weight: float = Field(default=1.0, gt=0)
+    anchor: float = Field(default=0.1, ge=0)
+    halvings: int = Field(default=4, ge=0)
+    most_rounds: int = Field(default=20, ge=1)
+    decision: Literal["max", "min"] = "max"
+    jobs: int = Field(default=1, ge=1)
+    seed: int = Field(default=0, ge=0)
+
+
+class RepairResult(BaseModel):
+    """``moved`` is the distance of the weights relative to their norm, ``agreement`` the share of
+    equal decisions where the original obeys the property, ``violated_before`` the share of sampled
+    points at which it did not."""
+
+    status: str
+    rounds: int
+    step_back: float
+    moved: float
+    agreement: float
+    output_change: float
+    violated_before: float
+    violated_after: float
+    seconds: float
+    history: tuple[dict[str, Any], ...]
+
+
+@dataclass(frozen=True, eq=False)
+class _Data:
+    """Samples of the region, the original's outputs there, and where it obeys."""
+
+    x: Tensor
+    outputs: Tensor
+    obeys: Tensor
+    scale: float
+
+
+def repair(
+    prop: Property,
+    network: Network,
+    config: Repair | None = None,
+    out: str | Path | None = None,
+    *,
+    on_round: Callable[[dict[str, Any]], None] | None = None,
+) -> tuple[RepairResult, bytes]:
+    """The result, and the ONNX of the network: proved iff ``status`` is ``verified``."""
+    config = config or Repair()
+    _check_box(prop)
+    work = _Repair(prop, network, config, None if out is None else Path(out), on_round)
+    if out is None:
+        return work.run()
+    Path(out).mkdir(parents=True, exist_ok=True)
+    with exclusive(Path(out) / "lock"):
+        return work.run()
+
+
+def _check_box(prop: Property) -> None:
+    if prop.uses_labels or prop.sources - {"y", "x"} or "x0" in _region_sources(prop):
+        raise InputError(
+            f"property '{prop.name}' speaks of data points",
+            expected="a property of one box, such as 'forall x in box([...], [...]): ...'",
+            found="labels, or a ball around a data point",
+            fix="train it with qll cycle PROPERTY --data NAME instead",
+        )
+
+
+def _region_sources(prop: Property) -> set[str]:
+    from qll.formula.nodes import Ball
+
+    parts = [part for binder in prop.binders for part in binder.parts]
+    return {"x0"} if any(isinstance(part, Ball) for part in parts) else set()
+
+
+class _Repair:
+    def __init__(
+        self,
+        prop: Property,
+        network: Network,
+        config: Repair,
+        out: Path | None,
+        on_round: Callable[[dict[str, Any]], None] | None,
+    ) -> None:
+        self.prop, self.network, self.config, self.out = prop, network, config, out
+        self.on_round = on_round
+        self.original = to_module(network).eval()
+        self.model = to_module(network).eval()
+        self.start = _parameters(self.original)
+        self.norm = math.sqrt(sum(float((p**2).sum()) for p in self.start.values()))
+        self.budget = Budget(config.budget)
+        self.data = self._sample(config.samples, "samples")
+        self.logic: Logic = read_logic("qll").harden(_HARDNESS / self.data.scale)
+        self.witnesses: list[Tensor] = []
+        self.history: list[dict[str, Any]] = []
+
+    # --- data ---
+
+    def _sample(self, count: int, stream: str) -> _Data:
+        shape = self.network.input_shape
+        region = Region.of(self.prop, torch.zeros(count, *shape))
+        draw = generator(self.config.seed, stream)
+        x = region.sample(draw)["x"]
+        with torch.no_grad():
+            y = self.original(x)
+            obeys = self.prop.holds(y, **self._inputs(x))
+        scale = float(y.std(0).mean()) or 1.0
+        return _Data(x, y, obeys, scale)
+
+    def _inputs(self, x: Tensor) -> dict[str, Tensor]:
+        return {"x": x} if "x" in self.prop.sources else {}
+
+    # --- the rounds ---
+
+    def run(self) -> tuple[RepairResult, bytes]:
+        verdict = self._verify(self._export())
+        self._note(0, verdict)
+        number = 0
+        while verdict.status is not Status.VERIFIED and number < self.config.most_rounds:
+            if self.budget.left <= 0:
+                break
+            if verdict.witness is not None:
+                point = torch.from_numpy(verdict.witness).float()
+                self.witnesses.append(point.reshape(1, *self.network.input_shape))
+            number += 1
+            self._tune(number)
+            verdict = self._verify(self._export())
+            self._note(number, verdict)
+        share = 1.0
+        if verdict.status is Status.VERIFIED and number:
+            share = self._step_back()
+        return self._finish(verdict, number, share)
+
+    def _tune(self, number: int) -> None:
+        config, data = self.config, self.data
+        attack = AutoPGD(steps=12, restarts=0)
+        optimiser = torch.optim.Adam(self.model.parameters(), lr=config.learning_rate)
+        draw = generator(config.seed, "batches", number)
+        named = dict(self.model.named_parameters())
+        for step in range(config.steps):
+            if self.budget.left <= 0:
+                break
+            for group in optimiser.param_groups:  # to rest at the end of each round
+                group["lr"] = config.learning_rate * (1 - step / config.steps)
+            rows = torch.randint(len(data.x), (config.batch,), generator=draw)
+            x = data.x[rows]
+            points = attack.find(
+                self.model, self.prop, x, None, logic=self.logic,
+                seed=stream_seed(config.seed, "attack", number, step),
+            )["x"]  # fmt: skip
+            points = torch.cat((points, *self._some_witnesses(draw)))
+            term = property_term(
+                self.model, self.prop, {"x": points}, x0=points, labels=None, logic=self.logic
+            )
+            hinge = torch.relu(term.losses / data.scale + config.margin).mean()
+            kept = data.obeys[rows]
+            change = (self.model(x) - data.outputs[rows])[kept] / data.scale
+            imitation = (change**2).mean() if bool(kept.any()) else change.sum()
+            moved = sum(((named[k] - p) ** 2).sum() for k, p in self.start.items()) / self.norm**2
+            loss = imitation + config.weight * hinge + config.anchor * moved
+            optimiser.zero_grad(set_to_none=True)
+            loss.backward()
+            optimiser.step()
+
+    def _some_witnesses(self, draw: torch.Generator) -> list[Tensor]:
+        if not self.witnesses:
+            return []
+        pool = torch.cat(self.witnesses)
+        return [pool[torch.randint(len(pool), (min(_WITNESSES, 8 * len(pool)),), generator=draw)]]
+
+    # --- proof ---
+
+    def _export(self) -> bytes:
+        from qll.networks.onnx_writer import onnx_bytes
+
+        return onnx_bytes(self.model.eval(), input_shape=self.network.input_shape)
+
+    def _verify(self, source: bytes, certificates: Path | None = None) -> Verdict:
+        problem = Problem.of(
+            self.prop,
+            source,
+            np.zeros((1, *self.network.input_shape)),
+            timeout=max(min(self.config.timeout, self.budget.left), 1.0),
+            certificates=certificates,
+            seed=self.config.seed,
+        )
+        return next(iter(decide_all(problem, [0], jobs=1)))[1]
+
+    def _step_back(self) -> float:
+        """The least part of the way from the original weights that is still proved."""
+        end = _parameters(self.model)
+        proved, refuted = 1.0, 0.0
+        for _ in range(self.config.halvings):
+            # A proof near the edge is dearer than the last one; half the rest is left for others.
+            if self.budget.left < 2.0:
+                break
+            middle = (proved + refuted) / 2
+            self._place(end, middle)
+            if self._verify(self._export()).status is Status.VERIFIED:
+                proved = middle
+            else:
+                refuted = middle
+        self._place(end, proved)
+        return proved
+
+    @torch.no_grad()
+    def _place(self, end: Parameters, share: float) -> None:
+        for name, parameter in self.model.named_parameters():
+            parameter.copy_(self.start[name] + share * (end[name] - self.start[name]))
+
+    # --- records ---
+
+    def _note(self, number: int, verdict: Verdict) -> None:
+        row = {
+            "round": number,
+            "status": str(verdict.status),
+            "stage": verdict.stage,
+            "nodes": verdict.nodes,
+            "proof_seconds": round(verdict.seconds, 3),
+            "moved": self._moved(),
+            "witnesses": len(self.witnesses),
+            "seconds": round(self.budget.used, 3),
+        }
+        self.history.append(row)
+        if self.on_round is not None:
+            self.on_round(row)
+
+    @torch.no_grad()
+    def _moved(self) -> float:
+        named = dict(self.model.named_parameters())
+        total = sum(float(((named[k] - p) ** 2).sum()) for k, p in self.start.items())
+        return math.sqrt(total) / self.norm
+
+    @torch.no_grad()
+    def _finish(self, verdict: Verdict, rounds: int, share: float) -> tuple[RepairResult, bytes]:
+        source = self._export()
+        if self.out is not None and verdict.status is Status.VERIFIED:
+            self._verify(source, self.out / "certificates")
+        fresh = self._sample(_JUDGED, "agreement")
+        with held_still(self.model):
+            y = self.model(fresh.x)
+        pick = torch.argmax if self.config.decision == "max" else torch.argmin
+        same = (pick(y, 1) == pick(fresh.outputs, 1))[fresh.obeys]
+        after = self.prop.holds(y, **self._inputs(fresh.x))
+        result = RepairResult(
+            status=str(verdict.status),
+            rounds=rounds,
+            step_back=share,
+            moved=self._moved(),
+            agreement=float(same.float().mean()) if len(same) else math.nan,
+            output_change=float((y - fresh.outputs)[fresh.obeys].abs().mean() / fresh.scale),
+            violated_before=float((~fresh.obeys).float().mean()),
+            violated_after=float((~after).float().mean()),
+            seconds=self.budget.used,
+            history=tuple(self.history),
+        )
+        if self.out is not None:
+            write_atomically(self.out / "model.onnx", source)
+            write_json(
+                self.out / "repair.json",
+                {
+                    "asked": self.config.model_dump(mode="json"),
+                    "property": self.prop.name,
+                    "network_sha256": self.network.sha256,
+                    "result": result.model_dump(mode="json"),
+                    "finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+                },
+            )
+        return result, source
+
+
+def _parameters(model: nn.Module) -> Parameters:
+    return {name: p.detach().clone() for name, p in model.named_parameters()}
+
+
+def check_proved(result: RepairResult) -> None:
+    """For scripts: a network that is not proved is not a repaired one."""
+    if result.status != "verified":
+        raise RunError(
+            "the network is not repaired",
+            expected="a proof of the property",
+            found=f"{result.status} after {result.rounds} rounds",
+            fix="raise --budget or --timeout",
+        )
