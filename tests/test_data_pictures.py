@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from qll.data.pictures import enlarge, save_comparison, save_grid
-from qll.errors import DataError, InputError
+from qll.errors import InputError, RunError
 
 
 def test_enlarge_repeats_pixels() -> None:
@@ -58,6 +58,6 @@ def test_bad_input(tmp_path: Path) -> None:
         save_grid(tmp_path / "a.png", [[image]], scale=0)
     with pytest.raises(InputError, match="attacked image"):
         save_comparison(tmp_path / "a.png", [image], [np.zeros((3, 4, 4))])
-    with pytest.raises(DataError, match="cannot write the picture"):
+    with pytest.raises(RunError, match="cannot be written"):
         save_grid(tmp_path / "none" / "a.png", [[image]])
     assert not list(tmp_path.iterdir())

@@ -13,13 +13,13 @@ from grid_cases import assert_complete, call, contents, epochs_of, reproduce, st
 from synthetic_runs import GRID
 
 from qll.errors import InputError, QllError, RunError
+from qll.files import exclusive
 from qll.grid.experiment import run_name
 from qll.grid.plan import paper_grid, read_grid
 from qll.grid.task import State, Task, inspect, perform
 from qll.reports.records import read_runs
 from qll.reports.tables import build_table
 from qll.training.config import TrainConfig, resolve
-from qll.training.files import exclusive
 
 # --- which runs ---
 
@@ -395,7 +395,7 @@ def test_a_damaged_record_is_named_and_nothing_is_lost(
 def test_a_full_disk_stops_no_other_run_and_loses_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from qll.training import files
+    from qll import files
 
     task = _task(write_grid(tmp_path, epochs=3), tmp_path / "out")
     real, written = os.fsync, []

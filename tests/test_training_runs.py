@@ -18,8 +18,8 @@ import torch
 from torch import nn
 
 import qll
+from qll import files
 from qll.errors import DataError, InputError, MissingExtra, NetworkError, QllError, RunError
-from qll.training import files
 from qll.training.checkpoint import load_checkpoint
 from qll.training.config import TrainConfig, resolve
 from qll.training.loop import open_run, train
@@ -113,7 +113,7 @@ def test_interrupted_and_resumed_equals_uninterrupted(
 KILLED_IN_WRITING = """
 import os, signal, sys
 from pathlib import Path
-from qll.training import files
+from qll import files
 from qll.training.loop import train
 from qll.training.run import RunFolder
 sys.path.insert(0, {tests!r})

@@ -130,7 +130,7 @@ def _keep(out: Path, x: Tensor, labels: Tensor, found: dict[str, Any]) -> None:
 
     from qll.data.pictures import save_comparison
     from qll.errors import MissingExtra
-    from qll.training.files import write_atomically, write_error
+    from qll.files import write_atomically, write_error
 
     rows = np.flatnonzero(found["falsified"].numpy())
     try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -32,6 +31,7 @@ def audit(
     from qll.audit.claim import unpack
     from qll.audit.network import NotConfirmed
     from qll.errors import InputError
+    from qll.files import write_json
 
     paths = sorted(folder.glob(f"*{SUFFIX}")) if folder.is_dir() else []
     if not paths:
@@ -81,7 +81,7 @@ def audit(
             good = sum(row["verdict"] == verdict for row in confirmed)
             typer.echo(f"{verdict}: {good} of {count} confirmed")
     if out is not None:
-        out.write_text(json.dumps({"certificates": rows}, indent=1) + "\n", encoding="utf-8")
+        write_json(out, {"certificates": rows})
     if len(confirmed) < len(rows):
         raise typer.Exit(EXIT_NOT_CONFIRMED)
 

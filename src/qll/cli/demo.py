@@ -144,8 +144,8 @@ def show_comparison(console: Console, found: list[Trained]) -> None:
 
 def keep(out: Path, data: DataSet, found: list[Trained]) -> None:
     from qll.data.pictures import save_comparison
+    from qll.files import write_error
     from qll.networks.onnx_writer import export_onnx
-    from qll.training.files import write_error
 
     try:
         out.mkdir(parents=True, exist_ok=True)

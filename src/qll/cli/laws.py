@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -20,6 +19,7 @@ def laws(
 
     Nothing is looked up: each entry is tried on random, tied and extreme values.
     """
+    from qll.files import write_json
     from qll.logics import laws as tables
 
     features, algebra = tables.features(), tables.algebra()
@@ -45,7 +45,7 @@ def laws(
             }
             for title, rows in (("features", features), ("laws", algebra))
         }
-        out.write_text(json.dumps(content, indent=1) + "\n")
+        write_json(out, content)
 
 
 def _print(title: str, rows: list[Row], why: bool) -> None:

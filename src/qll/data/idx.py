@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qll.errors import DataError
+from qll.files import write_atomically
 
 TYPES: dict[int, np.dtype[Any]] = {
     0x08: np.dtype(">u1"),
@@ -129,4 +130,4 @@ def write_idx(path: str | Path, values: NDArray[Any]) -> None:
     content += np.ascontiguousarray(values, dtype=TYPES[code]).tobytes()
     if Path(path).suffix == ".gz":
         content = gzip.compress(content, mtime=0)
-    Path(path).write_bytes(content)
+    write_atomically(Path(path), content)

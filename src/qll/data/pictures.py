@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from qll.errors import DataError, InputError, MissingExtra
+from qll.errors import InputError, MissingExtra
+from qll.files import write_atomically
 
 Image = NDArray[Any]
 """(C, H, W) in raw units [0, 1], one channel (grey) or three (RGB)."""
@@ -59,7 +59,8 @@ def save_grid(
             pen.text((_GAP, y + height + 1), captions[number], fill=_INK)
     content = io.BytesIO()
     sheet.save(content, format="PNG")
-    return _write(Path(path), content.getvalue())
+    write_atomically(Path(path), content.getvalue())
+    return Path(path)
 
 
 def save_comparison(
@@ -107,21 +108,3 @@ def _check(holds: bool, expected: str, found: str) -> None:
             found=found,
             fix="pass images in raw units, channels first, and one text a row or column",
         )
-
-
-def _write(path: Path, content: bytes) -> Path:
-    """All of the file or nothing: whoever looks never sees half a picture."""
-    part = path.with_name(f"{path.name}.{os.getpid()}.part")
-    try:
-        part.write_bytes(content)
-        part.replace(path)
-    except OSError as error:
-        part.unlink(missing_ok=True)
-        raise DataError(
-            "cannot write the picture",
-            where=str(path),
-            expected="an existing folder that can be written and has room",
-            found=error.strerror or str(error),
-            fix="choose another folder",
-        ) from error
-    return path

@@ -27,11 +27,11 @@ import torch
 from qll.data.base import DataSet
 from qll.data.base import load as load_data
 from qll.errors import QllError, RunError
+from qll.files import Locked, exclusive, read_json, write_error, write_json
 from qll.grid.experiment import difference
 from qll.metrics import Share
 from qll.training.config import TrainConfig
 from qll.training.events import with_events
-from qll.training.files import Locked, exclusive, read_json, write_error, write_json
 from qll.training.loop import train
 from qll.training.progress import Reporter, Silent
 from qll.training.run import RunFolder

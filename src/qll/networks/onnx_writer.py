@@ -7,8 +7,6 @@ subtracted (see ``torch_operators``).
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -17,7 +15,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from qll.errors import NetworkError, RunError
+from qll.errors import NetworkError
+from qll.files import write_atomically
 from qll.networks.activations import AveragePool, Clip, Extremum, LeakyRelu, MaxPool, Mean, Relu
 from qll.networks.graph import Graph, Node
 from qll.networks.layers import (
@@ -76,28 +75,6 @@ def graph_bytes(graph: Graph, *, double: bool = False) -> bytes:
     model.ir_version = IR_VERSION
     onnx.checker.check_model(model)
     return bytes(model.SerializeToString(deterministic=True))
-
-
-def write_atomically(path: Path, data: bytes) -> None:
-    temporary = ""
-    try:
-        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(temporary).chmod(0o644)
-        Path(temporary).replace(path)
-    except OSError as error:
-        if temporary:
-            Path(temporary).unlink(missing_ok=True)
-        raise RunError(
-            "the network cannot be written",
-            expected="a writable folder with space",
-            found=error.strerror or str(error),
-            fix="choose another path, or make room",
-            where=str(path),
-        ) from error
 
 
 def _keeps_batch(graph: Graph) -> bool:

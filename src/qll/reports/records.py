@@ -20,11 +20,11 @@ from pathlib import Path
 from typing import Any
 
 from qll.errors import QllError, RunError
+from qll.files import read_json
 from qll.grid.experiment import experiment
 from qll.logics.base import Logic
 from qll.metrics import Evaluation, Share
 from qll.training.config import TrainConfig
-from qll.training.files import read_json
 from qll.training.run import RunFolder
 
 METRICS = (

@@ -81,7 +81,7 @@ def require(package: str, purpose: str) -> MissingExtra:
 
 def write(path: Path, content: bytes) -> Path:
     """The whole file or none of it, or a three-part error."""
-    from qll.training.files import write_atomically
+    from qll.files import write_atomically
 
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

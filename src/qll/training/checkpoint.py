@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from qll.errors import MissingExtra, RunError
-from qll.training.files import write_atomically
+from qll.files import write_atomically
 
 _FORMAT = "qll-checkpoint-1"
 

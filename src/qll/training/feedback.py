@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 from qll.data.base import DataSet
 from qll.errors import RunError
+from qll.files import write_atomically
 from qll.logics.base import Logic
 from qll.property import Property
-from qll.training.files import write_atomically
 from qll.training.loss import PropertyTerm, property_term
 from qll.training.streams import generator
 

@@ -25,10 +25,7 @@ import torch
 from torch import Tensor, nn
 
 from qll.errors import MissingExtra, QllError, RunError
-from qll.metrics import Evaluation
-from qll.training.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
-from qll.training.config import TrainConfig, build
-from qll.training.files import (
+from qll.files import (
     append_line,
     exclusive,
     read_json,
@@ -37,6 +34,9 @@ from qll.training.files import (
     write_error,
     write_json,
 )
+from qll.metrics import Evaluation
+from qll.training.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from qll.training.config import TrainConfig, build
 
 _KEPT = 2  # checkpoints: the last one, and the one before in case a disk damages the last
 _PACKAGES = ("qll", "torch", "numpy", "numba", "scipy", "onnx", "safetensors")

@@ -164,6 +164,15 @@ class Problem:
         )
 
     def decide(self, indices: Sequence[int]) -> list[Verdict]:
+        """Together, since they share the attack; if memory does not suffice, one by one."""
+        try:
+            return self._decide(indices)
+        except MemoryError:
+            if len(indices) == 1:
+                return [_out_of_memory(self, "there was not enough memory")]
+        return [verdict for i in indices for verdict in self.decide([i])]
+
+    def _decide(self, indices: Sequence[int]) -> list[Verdict]:
         queries = [self.query(i) for i in indices]
         budget = Budget(self.timeout, self.seed, self.certified or self.certificates is not None)
         verdicts = _backend(self.backend).decide(queries, budget)
@@ -264,14 +273,23 @@ def decide_all(
         for chunk in chunks:
             yield from zip(chunk, problem.decide(chunk), strict=True)
         return
-    for k, found in workers.run(_decide, [problem.part(chunk) for chunk in chunks]):
-        if isinstance(found, Lost):
-            lost = Verdict(
-                Status.UNKNOWN, "worker", reason=Reason.MEMORY, backend=problem.backend,
-                notes=(found.reason,),
-            )  # fmt: skip
-            found = [lost] * len(chunks[k])
-        yield from zip(chunks[k], found, strict=True)
+    while chunks:
+        lost: list[Sequence[int]] = []
+        for k, found in workers.run(_decide, [problem.part(chunk) for chunk in chunks]):
+            if not isinstance(found, Lost):
+                yield from zip(chunks[k], found, strict=True)
+            elif len(chunks[k]) == 1:
+                yield chunks[k][0], _out_of_memory(problem, found.reason)
+            else:
+                lost.append(chunks[k])
+        # One query took the others of its chunk with it: each is asked alone.
+        chunks = [[i] for chunk in lost for i in chunk]
+
+
+def _out_of_memory(problem: Problem, note: str) -> Verdict:
+    return Verdict(
+        Status.UNKNOWN, "worker", reason=Reason.MEMORY, backend=problem.backend, notes=(note,)
+    )
 
 
 def verify(

@@ -23,7 +23,7 @@ from qll.audit.check import BOUND, CASE, CROWN, EMPTY, HALVE, OPEN, SPLIT, TIGHT
 from qll.audit.claim import MAGIC, digest
 from qll.bounds.chain import Chain, Node
 from qll.bounds.groups import Groups
-from qll.errors import RunError
+from qll.files import write_atomically, write_error
 from qll.formula.hard import Affine, HardForm, Max
 from qll.formula.question import question
 from qll.formula.rewrite import Shape
@@ -148,27 +148,15 @@ def confirm(
 
 def write(folder: Path, name: str, data: bytes, network: bytes) -> Path:
     """Store a certificate and, once, its network; complete or not at all."""
+    stored, path = folder / f"{digest(network)}.onnx", folder / f"{name}{SUFFIX}"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        stored = folder / f"{digest(network)}.onnx"
-        if not stored.exists():
-            _put(stored, network)
-        path = folder / f"{name}{SUFFIX}"
-        _put(path, data)
     except OSError as error:
-        raise RunError(
-            f"a certificate cannot be written to {folder}",
-            expected="a folder with space that can be written",
-            found=str(error),
-            fix="give another folder to --certificate",
-        ) from error
+        raise write_error(folder, error) from error
+    if not stored.exists():
+        write_atomically(stored, network)
+    write_atomically(path, data)
     return path
-
-
-def _put(path: Path, data: bytes) -> None:
-    partial = path.with_name(path.name + ".partial")
-    partial.write_bytes(data)
-    partial.replace(path)
 
 
 class Unwritable(Exception):

@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 from qll.errors import RunError
-from qll.training.files import write_json
+from qll.files import exclusive, read_lines, write_atomically, write_json
 from qll.verify.api import Problem
-from qll.verify.verdict import Verdict
+from qll.verify.verdict import Status, Verdict
 
 
 class Journal:
@@ -25,14 +26,16 @@ class Journal:
         self._began = time.monotonic()
         self._question = question(problem)
         self._path = None if out is None else out.with_name(out.name + ".partial")
+        self._held = ExitStack()
 
     def __enter__(self) -> Journal:
         if self._path is None:
             return self
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            if self._path.exists():
-                self._read()
+            # Two writers would answer everything twice, and mix their lines.
+            self._held.enter_context(exclusive(self._path.with_name(f".{self._path.name}.lock")))
+            self._read(self._path)
             fresh = not self.known
             self._file = self._path.open("w" if fresh else "a", encoding="utf-8")
             if fresh:
@@ -41,21 +44,23 @@ class Journal:
             raise self._refused(error) from error
         return self
 
-    def _read(self) -> None:
-        lines = self._path.read_text(encoding="utf-8").splitlines() if self._path else []
-        rows = []
-        for line in lines:
-            try:
-                rows.append(json.loads(line))
-            except ValueError:  # the line that a kill cut short
+    def _read(self, path: Path) -> None:
+        """Verdicts of the same question, up to the line that a kill cut short."""
+        rows = read_lines(path)
+        if not rows or rows[0] != self._question:
+            return
+        for row in rows[1:]:
+            if not self._is_verdict(row):
                 break
-        if rows and rows[0] == self._question:
-            self.known = {int(row["point"]): row for row in rows[1:] if "point" in row}
-            # what follows a torn line is written again
-            kept = [self._question, *self.known.values()]
-            text = "".join(json.dumps(row) + "\n" for row in kept)
-            if self._path is not None:
-                self._path.write_text(text, encoding="utf-8")
+            self.known[row["point"]] = row
+        # what follows a torn line is asked again
+        kept = [self._question, *self.known.values()]
+        write_atomically(path, "".join(json.dumps(row) + "\n" for row in kept).encode())
+
+    def _is_verdict(self, row: dict[str, Any]) -> bool:
+        point, status = row.get("point"), row.get("status")
+        known = type(point) is int and 0 <= point < self._question["count"]
+        return known and status in list(Status) and (status != "unknown" or "reason" in row)
 
     def finished(self) -> dict[int, dict[str, Any]]:
         """The verdicts of a question that was answered to the end before."""
@@ -113,6 +118,7 @@ class Journal:
     def __exit__(self, *_: object) -> None:
         if self._file is not None:
             self._file.close()
+        self._held.close()
 
     def finish(self, tally: dict[str, int]) -> None:
         if self.out is None or self._path is None:

@@ -1,0 +1,162 @@
+"""Files that are wholly there or not at all, whatever happens while they are written.
+
+The only place of the library that writes results: new content goes to a hidden file beside the
+target, reaches the disk, and takes the target's name in one step. One writer at a time, by a lock.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from qll.errors import RunError
+
+
+class Locked(RunError):
+    """Another process holds what this one wants to write."""
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """The new content or the old one: a kill, a crash or a full disk never leaves half a file."""
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        with part.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(path)
+        _sync_folder(path.parent)
+    except OSError as error:
+        part.unlink(missing_ok=True)
+        raise write_error(path, error) from error
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
+
+
+def write_json(path: Path, value: Any) -> None:
+    write_atomically(path, (json.dumps(value, indent=1, allow_nan=True) + "\n").encode())
+
+
+def append_line(path: Path, value: Mapping[str, Any]) -> None:
+    """One more JSON line; a reader takes whole lines only."""
+    line = (json.dumps(value) + "\n").encode()
+    try:
+        with path.open("ab") as file:
+            file.write(line)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise write_error(path, error) from error
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """The whole lines of a JSON-lines file, up to the first that is torn or no record."""
+    rows: list[dict[str, Any]] = []
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        return rows
+    for line in content.split(b"\n")[:-1]:
+        try:
+            row = json.loads(line)
+        except ValueError:
+            break
+        if not isinstance(row, dict):
+            break
+        rows.append(row)
+    return rows
+
+
+def read_json(path: Path, what: str) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_bytes())
+        if isinstance(value, dict):
+            return value
+        problem = type(value).__name__
+    except OSError as error:
+        problem = error.strerror or str(error)
+    except ValueError as error:
+        problem = str(error)
+    raise RunError(
+        f"the {what} of a run cannot be read",
+        where=str(path),
+        expected="a JSON object, as qll writes it",
+        found=problem,
+        fix="give the folder of a run, or train again into a new one",
+    )
+
+
+def write_error(path: Path, error: OSError) -> RunError:
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    return RunError(
+        f"{path.name} cannot be written: {'no space on the disk' if full else 'it is refused'}",
+        where=str(path),
+        expected="a writable folder with room",
+        found=error.strerror or str(error),
+        fix="make room and run the command again (training goes on with --resume): what was "
+        "finished is there"
+        if full
+        else "check the folder and its permissions, or choose another",
+    )
+
+
+@contextmanager
+def exclusive(path: Path) -> Iterator[None]:
+    """Hold a lock file; the operating system lets go of it when the process ends, however."""
+    try:
+        file = path.open("a+b")
+    except OSError as error:
+        raise write_error(path, error) from error
+    with file:
+        if not _try_lock(file):
+            file.seek(0)
+            holder = file.read().decode(errors="replace").strip() or "unknown"
+            raise Locked(
+                "another process is writing here",
+                where=str(path.parent),
+                expected="one writer",
+                found=f"process {holder}",
+                fix="wait for it, or choose another place for the results",
+            )
+        file.truncate(0)
+        file.write(str(os.getpid()).encode())
+        file.flush()
+        yield
+
+
+def _try_lock(file: BinaryIO) -> bool:
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        import msvcrt  # type: ignore[import-not-found, unused-ignore]
+
+        try:
+            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined, unused-ignore]
+        except OSError:
+            return False
+        return True
+    try:
+        fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+def _sync_folder(folder: Path) -> None:
+    """The rename itself reaches the disk; not every system lets a folder be opened."""
+    try:
+        descriptor = os.open(folder, os.O_RDONLY)
+    except OSError:
+        return
+    try:
+        os.fsync(descriptor)
+    except OSError:
+        pass
+    finally:
+        os.close(descriptor)
