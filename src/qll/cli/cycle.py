@@ -1,0 +1,210 @@
+"""``qll cycle``: train, verify, feed back, until the property is proved; or repair a network."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from qll.cycle.loop import Round
+
+EXIT_NOT_MET = 11
+
+
+def cycle(
+    prop: Annotated[
+        str, typer.Argument(metavar="PROPERTY", help="A shipped property or a .qll file.")
+    ],
+    data: Annotated[str | None, typer.Option(help="mnist, fashion, dice, dice-rendered.")] = None,
+    network: Annotated[
+        Path | None, typer.Option(help="An ONNX file to start from; without --data: to repair.")
+    ] = None,
+    target: Annotated[float, typer.Option(help="The share of regions to be proved.")] = 0.95,
+    budget: Annotated[str, typer.Option(help="Time in all: 90s, 30m, 2h.")] = "30m",
+    out: Annotated[Path, typer.Option(help="The folder of the cycle.")] = Path("runs/cycle"),
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with the cycle in --out.")
+    ] = False,
+    count: Annotated[int, typer.Option(help="Regions asked, around test images.")] = 200,
+    feedback: Annotated[int, typer.Option(help="Regions around training images, a round.")] = 400,
+    epochs: Annotated[int | None, typer.Option(help="Epochs of the first round.")] = None,
+    more_epochs: Annotated[int, typer.Option(help="Epochs of every later round.")] = 5,
+    method: Annotated[str, typer.Option(help="How the property becomes a loss.")] = "small-box",
+    logic: Annotated[str, typer.Option(help="qll:5, dl2, ...")] = "qll:5",
+    timeout: Annotated[float | None, typer.Option(help="Seconds for one proof.")] = None,
+    jobs: Annotated[int, typer.Option(help="Processes that verify; 0: one for each core.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seeds every random stream.")] = 0,
+    decision: Annotated[
+        str, typer.Option(help="How a repaired network decides: max or min of its outputs.")
+    ] = "max",
+    data_dir: Annotated[str | None, typer.Option(help="Where the data files are.")] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="Any setting of the training.")
+    ] = None,
+) -> None:
+    """From a specification to a proved network: train, verify, feed the witnesses and the open
+    regions back, repeat. With --network alone: repair it. Exit code 0: the target is met, 11: not.
+
+    Example: qll cycle not-both --data dice-rendered --target 0.95 --budget 5m --out runs/dice
+    """
+    import os
+
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    workers = jobs or os.cpu_count() or 1
+    if data is None:
+        _repair(console, prop, network, budget, out, timeout, workers, seed, decision)
+        return
+    from qll.cycle.budget import seconds_of
+    from qll.cycle.loop import CycleConfig, summary
+    from qll.cycle.loop import cycle as run
+    from qll.networks import load as load_network
+    from qll.networks.trainable import to_module
+    from qll.training.config import resolve
+    from qll.training.progress import console_reporter
+
+    options = {
+        "logic": logic,
+        "method": method,
+        "epochs": 10 if epochs is None else epochs,
+        "seed": seed,
+        "data_dir": data_dir,
+    }
+    train = resolve(prop, data, options=options, settings=settings or [])
+    config = CycleConfig(
+        train=train,
+        target=target,
+        budget=seconds_of(budget),
+        asked=count,
+        feedback=feedback,
+        more_epochs=more_epochs,
+        timeout=5.0 if timeout is None else timeout,
+        jobs=workers,
+    )
+    start = None if network is None else to_module(load_network(network))
+    with console_reporter() as reporter:
+        result = run(
+            config,
+            out,
+            resume=resume,
+            start=start,
+            reporter=reporter,
+            on_round=lambda found: reporter.note(describe(found)),
+        )
+    show_rounds(console, result.rounds, result.best)
+    console.print(summary(result, config)["ending"] + f" ({result.seconds:.0f} s)")
+    if method == "projected":
+        console.print("The property holds by construction: the last layer is projected.")
+    console.print(
+        f"{out}: model.onnx, verdicts.json, curve.png; evidence in "
+        f"round-{result.best:02d}/certificates ('qll audit' checks it)"
+    )
+    if result.ending != "met":
+        raise typer.Exit(EXIT_NOT_MET)
+
+
+def describe(found: Round) -> str:
+    """One round in a line.
+
+    >>> from qll.cycle.loop import Round
+    >>> describe(Round(number=1, epochs=3, pacc=0.9, csat=0.5, limit=0.9, verified=5, falsified=4,
+    ...     unknown=1, open_training=2, witnesses=2, seconds=10))
+    'round 1: PAcc 90.0 %, proved 50.0 % (5 verified, 4 falsified, 1 unknown), 10 s'
+    """
+    return (
+        f"round {found.number}: PAcc {100 * found.pacc:.1f} %, proved {100 * found.csat:.1f} % "
+        f"({found.verified} verified, {found.falsified} falsified, {found.unknown} unknown), "
+        f"{found.seconds:.0f} s"
+    )
+
+
+def show_rounds(console: Console, rounds: tuple[Round, ...], best: int) -> None:
+    from rich.table import Table
+
+    table = Table(title="Rounds of training and proof")
+    compared = any(r.agreement is not None for r in rounds)
+    columns = ["round", "epochs", "PAcc", "CSat", "at most", "witnesses", "seconds"]
+    for name in columns + (["agreement"] if compared else []):
+        table.add_column(name, justify="right")
+    for found in rounds:
+        row = [
+            f"{found.number}{' *' if found.number == best else ''}",
+            str(found.epochs),
+            f"{100 * found.pacc:.1f} %",
+            f"{100 * found.csat:.1f} %",
+            f"{100 * found.limit:.1f} %",
+            str(found.witnesses),
+            f"{found.seconds:.0f}",
+        ]
+        if compared:
+            row.append("" if found.agreement is None else f"{100 * found.agreement:.1f} %")
+        table.add_row(*row)
+    console.print(table)
+    console.print("* kept. At most: regions whose data point satisfies the property.")
+
+
+def _repair(
+    console: Console,
+    prop: str,
+    network: Path | None,
+    budget: str,
+    out: Path,
+    timeout: float | None,
+    jobs: int,
+    seed: int,
+    decision: str,
+) -> None:
+    from qll.cycle.budget import seconds_of
+    from qll.cycle.repair import Repair, repair
+    from qll.errors import InputError
+    from qll.logics.base import choice
+    from qll.networks import load as load_network
+    from qll.properties import load
+
+    if network is None:
+        raise InputError(
+            "there is nothing to train on and nothing to repair",
+            expected="--data, --network, or both",
+            found="neither",
+            fix="write --data mnist to train, or --network net.onnx to repair a network",
+        )
+    handle = load_network(network)
+    config = Repair(
+        budget=seconds_of(budget),
+        timeout=300.0 if timeout is None else timeout,
+        decision=choice(decision, "repair", "decision", ("max", "min")),  # type: ignore[arg-type]
+        jobs=jobs,
+        seed=seed,
+    )
+
+    def tell(row: dict[str, Any]) -> None:
+        console.print(
+            f"round {row['round']}: {row['status']} ({row['nodes']} nodes, "
+            f"{row['proof_seconds']:.1f} s), weights moved {100 * row['moved']:.2f} %"
+        )
+
+    rule = load(prop, outputs=handle.output_size)
+    result, _ = repair(rule, handle, config, out, on_round=tell)
+    console.print(f"\n{result.status} after {result.rounds} rounds, {result.seconds:.0f} s")
+    lines = [
+        ("weights moved, relative to their norm", f"{100 * result.moved:.3f} %"),
+        ("of the way that training went", f"{100 * result.step_back:.0f} %"),
+        ("same decision where the original obeyed", f"{100 * result.agreement:.2f} %"),
+        ("mean change of its outputs there", f"{100 * result.output_change:.1f} % of their spread"),
+        ("sampled points that violate: before", f"{100 * result.violated_before:.3f} %"),
+        ("                             after", f"{100 * result.violated_after:.3f} %"),
+    ]
+    for name, value in lines:
+        console.print(f"{name:44}{value}")
+    console.print(f"{out}: model.onnx, repair.json, certificates")
+    if result.status != "verified":
+        raise typer.Exit(EXIT_NOT_MET)
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(cycle)

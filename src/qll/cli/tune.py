@@ -1,0 +1,86 @@
+"""``qll tune``: the front of accuracy and proved share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from qll.tuning import Point
+
+
+def tune(
+    prop: Annotated[
+        str, typer.Argument(metavar="PROPERTY", help="A shipped property or a .qll file.")
+    ],
+    data: Annotated[str, typer.Option(help="mnist, fashion, dice, dice-rendered.")],
+    trials: Annotated[int, typer.Option(help="Trials of the study, over all sessions.")] = 50,
+    epochs: Annotated[int, typer.Option(help="Epochs of each trial.")] = 10,
+    validation: Annotated[int, typer.Option(help="Training images held out to judge by.")] = 1000,
+    regions: Annotated[int, typer.Option(help="Of these, how many are verified.")] = 200,
+    method: Annotated[
+        list[str] | None, typer.Option(help="Only these methods; repeatable.")
+    ] = None,
+    timeout: Annotated[float, typer.Option(help="Seconds for one proof.")] = 2.0,
+    jobs: Annotated[int, typer.Option(help="Processes that verify in a trial.")] = 1,
+    out: Annotated[Path, typer.Option(help="The folder of the study.")] = Path("runs/tune"),
+    data_dir: Annotated[str | None, typer.Option(help="Where the data files are.")] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="Any setting that all trials share.")
+    ] = None,
+) -> None:
+    """Search method and dials for the best trade-offs of PAcc and CSat, on validation images. Call
+    it again to go on; call it in several terminals to work on one study together.
+
+    Example: qll tune not-both --data dice-rendered --trials 30 --epochs 5 --out runs/front
+    """
+    from rich.console import Console
+    from rich.table import Table
+
+    from qll.training.config import resolve
+    from qll.training.methods import METHODS
+    from qll.tuning import TuneConfig
+    from qll.tuning import tune as run
+
+    console = Console(highlight=False)
+    for name in method or []:
+        METHODS[name]  # names one that does not exist
+    options = {"epochs": epochs, "validation": validation, "data_dir": data_dir}
+    base = resolve(prop, data, options=options, settings=settings or [])
+    config = TuneConfig(
+        base=base,
+        trials=trials,
+        regions=regions,
+        timeout=timeout,
+        jobs=jobs,
+        **({"methods": tuple(method)} if method else {}),
+    )
+
+    def tell(point: Point) -> None:
+        mark = "  on the front" if point.on_front else ""
+        console.print(
+            f"trial {point.trial}: {point.settings.get('method')}, PAcc {100 * point.pacc:.1f} %, "
+            f"CSat {100 * point.csat:.1f} %{mark}"
+        )
+
+    points = run(config, out, on_trial=tell)
+    table = Table(title=f"The front, on {validation} validation images ({regions} verified)")
+    for column in ("trial", "PAcc", "CSat", "method", "settings"):
+        table.add_column(column, justify="right" if column in ("trial", "PAcc", "CSat") else "left")
+    for point in sorted((p for p in points if p.on_front), key=lambda p: -p.pacc):
+        dials = {k: v for k, v in point.settings.items() if k not in ("method", "stages")}
+        table.add_row(
+            str(point.trial),
+            f"{100 * point.pacc:.1f} %",
+            f"{100 * point.csat:.1f} %",
+            str(point.settings.get("method")),
+            ", ".join(f"{k} {v:.3g}" for k, v in dials.items() if isinstance(v, float)),
+        )
+    console.print(table)
+    console.print(f"{out}: front.png, front.json, and the run folder of every trial on the front")
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(tune)

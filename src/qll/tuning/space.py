@@ -1,0 +1,42 @@
+"""What a trial may choose: the method and its dials. One table, so that a dial is added here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+METHODS = ("attack", "bound", "small-box", "mixed")
+
+
+def suggest_settings(trial: Any, methods: Sequence[str]) -> dict[str, Any]:
+    """Settings of a training run, drawn by an optuna trial."""
+    method = trial.suggest_categorical("method", list(methods))
+    settings: dict[str, Any] = {
+        "method": method,
+        "alpha": trial.suggest_float("alpha", 0.05, 2.0, log=True),
+        "logic": f"qll:{trial.suggest_float('hardness', 1.0, 20.0, log=True):.3g}",
+        "learning_rate": trial.suggest_float("learning_rate", 5e-4, 1e-2, log=True),
+        "reach": trial.suggest_float("reach", 1.0, 1.15),
+        "learning_rate_schedule": "cosine",
+    }
+    if method == "attack":
+        # Short attacks: the schedule follows Croce and Hein, which makes them as strong.
+        settings |= {"attack": "apgd:8,restarts=0"}
+    if method in ("bound", "mixed"):
+        settings["warm_up"] = trial.suggest_float("warm_up", 0.0, 0.6)
+    if method == "small-box":
+        settings["options"] = {"size": trial.suggest_float("size", 0.02, 1.0, log=True)}
+        first = trial.suggest_float("attack_first", 0.0, 0.6)
+        if first > 0.05:  # two stages: attack, then boxes
+            settings["stages"] = [
+                {
+                    "share": round(first, 3),
+                    "method": "attack",
+                    "attack": "apgd:8,restarts=0",
+                    "options": {},
+                },
+                {},
+            ]
+    if method == "mixed":
+        settings["options"] = {"share": trial.suggest_float("share", 0.01, 1.0, log=True)}
+    return settings
