@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -70,16 +70,28 @@ def tune(
     for column in ("trial", "PAcc", "CSat", "method", "settings"):
         table.add_column(column, justify="right" if column in ("trial", "PAcc", "CSat") else "left")
     for point in sorted((p for p in points if p.on_front), key=lambda p: -p.pacc):
-        dials = {k: v for k, v in point.settings.items() if k not in ("method", "stages")}
         table.add_row(
             str(point.trial),
             f"{100 * point.pacc:.1f} %",
             f"{100 * point.csat:.1f} %",
             str(point.settings.get("method")),
-            ", ".join(f"{k} {v:.3g}" for k, v in dials.items() if isinstance(v, float)),
+            _dials(point.settings),
         )
     console.print(table)
     console.print(f"{out}: front.png, front.json, and the run folder of every trial on the front")
+
+
+def _dials(settings: dict[str, Any]) -> str:
+    """What a trial chose, in a line.
+
+    >>> _dials({"method": "mixed", "logic": "qll:5", "alpha": 0.25, "options": {"share": 0.1}})
+    'qll:5, alpha 0.25, share 0.1'
+    """
+    flat = {**settings, **settings.get("options", {})}
+    numbers = [f"{k} {v:.3g}" for k, v in flat.items() if isinstance(v, float)]
+    first = settings["stages"][0].get("share") if settings.get("stages") else None
+    stage = [f"attack for {100 * first:.0f} % first"] if first is not None else []
+    return ", ".join([str(settings.get("logic", "")), *numbers, *stage])
 
 
 def register(app: typer.Typer) -> None:

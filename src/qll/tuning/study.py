@@ -76,7 +76,7 @@ def tune(
         study_name=_NAME,
         storage=f"sqlite:///{(folder / 'study.db').resolve()}",
         directions=["maximize", "maximize"],
-        sampler=optuna.samplers.TPESampler(seed=None, multivariate=True, group=True),
+        sampler=optuna.samplers.TPESampler(),
         load_if_exists=True,
     )
 
