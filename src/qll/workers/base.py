@@ -91,6 +91,7 @@ class Answer:
     number: int
     result: Any = None
     error: Exception | None = None
+    lost: bool = False  # nobody answers, and nobody would
 
 
 # Runs use the random streams of the process: one at a time, also where a worker has threads.
@@ -123,7 +124,7 @@ def _persistent(
                     continue  # answered before
                 if found.error is not None:
                     raise found.error
-                yield found.number, found.result
+                yield found.number, Lost() if found.lost else found.result
         except Died:
             if suspects:
                 left.pop(suspects[0], None)
