@@ -15,28 +15,30 @@ if TYPE_CHECKING:
 
     from qll.attacks import AttackResult
     from qll.data import DataSet
-    from qll.metrics import Evaluation, Share
+    from qll.metrics import Share
     from qll.property import Property
     from qll.training.progress import Reporter
     from qll.verify.verdict import Verdict
 
 PROPERTY = "not-both"
-LOGICS = ("baseline", "qll:5")
 # Small enough for a minute, large enough that the two networks predict alike.
-IMAGES, TEST_IMAGES, EPOCHS = 1000, 200, 12
+IMAGES, TEST_IMAGES, EPOCHS = 1000, 200, 10
 TRAINING = {"batch_size": 32, "learning_rate": 3e-3, "attack": "apgd:10,restarts=0"}
 JUDGING = "apgd:40,restarts=3"
 # Regions that the verifier decides for each network, every answer confirmed by the checker.
 PROVED = 60
+# The cycle: regions around training images that teach, its goal, and the most it may take.
+TAUGHT, TARGET, BUDGET = 60, 0.95, 70.0
 
 
 @dataclass(frozen=True, eq=False)
 class Trained:
     """One of the two networks and what was found of it."""
 
-    logic: str
+    name: str
     model: nn.Module
-    evaluation: Evaluation
+    pacc: Share
+    cacc: Share
     attacked: AttackResult
     verdicts: list[Verdict]
     seconds: float
@@ -60,7 +62,7 @@ def demo(
     seed: Annotated[int, typer.Option(help="Seeds every random stream.")] = 0,
     out: Annotated[Path | None, typer.Option(help="A folder for networks and pictures.")] = None,
 ) -> None:
-    """Train with and without a property, attack both networks, prove what holds, compare.
+    """Train without a property and in the cycle of training and proof; attack both, compare.
 
     Example: qll demo --out demo
     """
@@ -81,7 +83,10 @@ def demo(
         data = load_data("dice-rendered", count_train=IMAGES, count_test=TEST_IMAGES)
         console.print(f"\n{IMAGES} rendered dice to train on, {TEST_IMAGES} to test on.")
         with console_reporter() as reporter:
-            found = [train_one(data, prop, logic, epochs, seed, reporter) for logic in LOGICS]
+            found = [
+                train_baseline(data, prop, epochs, seed, reporter),
+                run_cycle(data, prop, epochs, seed, reporter),
+            ]
         show_comparison(console, found)
         if out is not None:
             keep(out, data, found)
@@ -95,37 +100,85 @@ def show_formula(console: Console, prop: Property) -> None:
     console.print(prop.show("unicode").split("\n\n")[-1].rstrip(), markup=False)
 
 
-def train_one(
-    data: DataSet, prop: Property, logic: str, epochs: int, seed: int, reporter: Reporter
+def train_baseline(
+    data: DataSet, prop: Property, epochs: int, seed: int, reporter: Reporter
+) -> Trained:
+    from qll.training.config import resolve
+    from qll.training.loop import train
+
+    begun = time.perf_counter()
+    options = {**TRAINING, "logic": "baseline", "epochs": epochs, "seed": seed}
+    config = resolve(prop.name, data.name, options=options)
+    run = train(config, data=data, reporter=reporter)
+    return judged("baseline", data, prop, run.model, seed, begun)
+
+
+def run_cycle(data: DataSet, prop: Property, epochs: int, seed: int, reporter: Reporter) -> Trained:
+    """Train, verify, feed back what was not proved, until the target."""
+    import tempfile
+
+    from qll.cli.cycle import describe
+    from qll.cycle import CycleConfig, cycle
+    from qll.networks import load as load_network
+    from qll.networks.trainable import to_module
+    from qll.training.config import resolve
+
+    begun = time.perf_counter()
+    options = {**TRAINING, "logic": "qll:5", "epochs": epochs, "seed": seed}
+    config = CycleConfig(
+        train=resolve(prop.name, data.name, options=options),
+        target=TARGET,
+        budget=BUDGET,
+        asked=PROVED,
+        feedback=TAUGHT,
+        more_epochs=2,
+        timeout=5.0,
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        cycle(
+            config,
+            folder,
+            data=data,
+            reporter=reporter,
+            on_round=lambda found: reporter.note(describe(found)),
+        )
+        model = to_module(load_network(Path(folder) / "model.onnx"))
+    return judged("cycle", data, prop, model, seed, begun)
+
+
+def judged(
+    name: str, data: DataSet, prop: Property, model: nn.Module, seed: int, begun: float
 ) -> Trained:
     import torch
 
     from qll.attacks import attack
-    from qll.training.config import resolve
-    from qll.training.loop import train
+    from qll.metrics import constraint_accuracy, prediction_accuracy
     from qll.verify.api import verify
 
-    begun = time.perf_counter()
-    options = {**TRAINING, "logic": logic, "epochs": epochs, "seed": seed}
-    config = resolve(prop.name, data.name, options=options)
-    run = train(config, data=data, reporter=reporter)
     x, labels = torch.from_numpy(data.test.images), torch.from_numpy(data.test.labels)
-    found = attack(JUDGING)(run.model, prop, x, labels, seed=seed)
-    verdicts = verify(prop, run.model.eval(), x[:PROVED], certified=True, timeout=5.0)
-    seconds = time.perf_counter() - begun
-    return Trained(logic, run.model, run.evaluation, found, verdicts, seconds)
+    found = attack(JUDGING)(model, prop, x, labels, seed=seed)
+    verdicts = verify(prop, model.eval(), x[:PROVED], certified=True, timeout=5.0)
+    return Trained(
+        name,
+        model,
+        prediction_accuracy(model, x, labels, task=data.task),
+        constraint_accuracy(model, prop, x, None, seed=seed),
+        found,
+        verdicts,
+        time.perf_counter() - begun,
+    )
 
 
 def show_comparison(console: Console, found: list[Trained]) -> None:
     from rich.table import Table
 
-    table = Table(title="The same network, trained without and with the property")
+    table = Table(title="The same network, trained without the property and in the cycle")
     table.add_column("")
     for one in found:
-        table.add_column(one.logic, justify="right")
+        table.add_column(one.name, justify="right")
     rows: list[tuple[str, list[object]]] = [
-        ("PAcc: faces predicted right", [one.evaluation.pacc for one in found]),
-        ("CAcc: satisfied at random points", [one.evaluation.cacc for one in found]),
+        ("PAcc: faces predicted right", [one.pacc for one in found]),
+        ("CAcc: satisfied at random points", [one.cacc for one in found]),
         ("CSec: regions that an attack did not falsify", [one.security for one in found]),
         (f"CSat: of {PROVED} regions, proved and checked", [one.proved for one in found]),
     ]
@@ -135,7 +188,7 @@ def show_comparison(console: Console, found: list[Trained]) -> None:
     console.print(table)
     worst = found[0].attacked.margins.min().item()
     console.print(
-        f"Worst violation of the {found[0].logic}: two opposite faces predicted with logits of at "
+        f"Worst violation of the {found[0].name}: two opposite faces predicted with logits of at "
         f"least {-worst:.2f}."
         if worst < 0
         else "No violation was found; that proves nothing: the line CSat does."
@@ -152,7 +205,7 @@ def keep(out: Path, data: DataSet, found: list[Trained]) -> None:
     except OSError as error:
         raise write_error(out, error) from error
     for one in found:
-        name = one.logic.replace(":", "")
+        name = one.name
         export_onnx(one.model.eval(), out / f"{name}.onnx", input_shape=data.shape)
         worst = one.attacked.margins.argsort()[:4]
         save_comparison(

@@ -28,7 +28,7 @@ def draw_curve(path: Path, rounds: Sequence[HasFigures], target: float) -> bool:
     axes.plot(numbers, [100 * r.pacc for r in rounds], "s-", color="#4c72b0", label="PAcc")
     axes.plot(numbers, [100 * r.csat for r in rounds], "o-", color="#c44e52", label="CSat")
     limits = [100 * r.limit for r in rounds]
-    axes.plot(numbers, limits, ":", color="#555555", label="satisfied at the data point")
+    axes.plot(numbers, limits, "_:", color="#555555", label="satisfied at the data point")
     axes.axhline(100 * target, color="#999999", linewidth=0.8, linestyle="--")
     axes.annotate(
         "target", (numbers[-1], 100 * target), fontsize=7, color="#777777", va="bottom", ha="right"

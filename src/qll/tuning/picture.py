@@ -46,7 +46,7 @@ def draw_front(path: Path, points: Sequence[HasFigures]) -> bool:
                 s=34 if on_front else 12,
                 color=colour,
                 alpha=1.0 if on_front else 0.45,
-                label=method if on_front or not any(p.on_front for p in own) else None,
+                label=method if on_front else None,  # an empty set of points names it too
                 zorder=2,
             )
     axes.set_xlabel("PAcc on validation images, %")

@@ -21,9 +21,9 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field
 
 from qll.errors import InputError, MissingExtra, QllError, RunError
+from qll.files import write_json
 from qll.metrics import prediction_accuracy
 from qll.training.config import TrainConfig, build
-from qll.training.files import write_json
 from qll.training.loop import Trainer, load_configured
 from qll.training.progress import Silent
 from qll.training.run import RunFolder

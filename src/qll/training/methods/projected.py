@@ -22,9 +22,9 @@ from qll.training.methods.base import METHODS, Setup
 # Half-spaces that share outputs are projected onto in turn; this many rounds settle what properties
 # have, and `finish` checks that they did.
 _ROUNDS = 200
-# ``c < 0`` strictly, beyond any float32 rounding of a sum of two biases; and a hair beyond
+# ``c < 0`` strictly, by enough that a verifier in float64 proves it at once; and a hair beyond
 # ``v <= 0``, so that rounding ends on the right side.
-_GAP = 1e-4
+_GAP = 0.05
 _HAIR = 1e-6
 
 
