@@ -456,3 +456,44 @@ def test_errors_come_back_whole_from_other_processes() -> None:
     error = RunError("what", expected="e", found="f", fix="x", where="w")
     copy = pickle.loads(pickle.dumps(error))  # noqa: S301
     assert type(copy) is RunError and str(copy) == str(error)
+
+
+def test_event_files_where_tensorboard_is_installed(
+    finished: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from importlib.util import find_spec
+
+    grid, out = finished
+    run = out / "not-both-dice-rendered-qll5-0"
+    if find_spec("tensorboard") is None:
+        assert not (run / "events").exists()
+        pytest.skip("'tensorboard' is not installed: pip install 'qll[tensorboard]' to test it")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(run / "events"))
+    events.Reload()
+    row = json.loads((run / "metrics.jsonl").read_text())
+    for name in ("prediction_loss", "property_loss", "lambda", "pacc", "property_norm"):
+        [point] = events.Scalars(name)
+        assert point.step == 1 and point.value == pytest.approx(row[name], rel=1e-6)
+    # and none, nor an error, where it is not
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    task = _task(grid, tmp_path / "out", count=0)
+    assert perform(task).state is State.FINISHED
+    assert not (task.folder / "events").exists()
+
+
+@pytest.mark.slow
+def test_a_thousand_runs_in_flat_memory(tmp_path: Path) -> None:
+    import resource
+
+    grid, out = write_grid(tmp_path, logics=("baseline",)), tmp_path / "out"
+    peaks = []
+    for seeds in ("0-199", "0-999"):
+        result = reproduce(grid, out, "--seeds", seeds, "--count", "0", "--jobs", "1")
+        assert result.exit_code == 0, result.output[-2000:]
+        peaks.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+    assert "1000 finished" in result.output and "200 finished before, 800 to do" in result.output
+    assert len(list(out.iterdir())) == 1000
+    # four times as many runs again may not take more than a few megabytes
+    assert peaks[1] - peaks[0] < 60, peaks

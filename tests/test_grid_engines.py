@@ -100,6 +100,7 @@ def test_a_grid_on_two_processes(tmp_path: Path) -> None:
     assert len(list(out.iterdir())) == 4
 
 
+@pytest.mark.slow
 def test_a_killed_process_of_a_grid_is_replaced(tmp_path: Path) -> None:
     grid, out = write_grid(tmp_path, epochs=30, images=32, logics=("qll:5",)), tmp_path / "out"
     process = start(
@@ -141,8 +142,9 @@ class Cluster:
 
     def add_worker(self, *more: str) -> subprocess.Popen[bytes]:
         return self._start(
-            "worker", self.address, "--no-nanny", "--no-dashboard", "--nthreads", "1", *more
-        )
+            "worker", self.address, "--no-nanny", "--no-dashboard", "--nthreads", "1",
+            "--death-timeout", "20", *more,
+        )  # fmt: skip
 
     def _start(self, *arguments: str) -> subprocess.Popen[bytes]:
         here = str(Path(__file__).parent)
