@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-slow check format clean
+.PHONY: demo test test-slow check fuzz faults format clean
 
 demo: .venv/installed
 	$(BIN)/qll demo
@@ -12,6 +12,13 @@ test: .venv/installed
 
 test-slow: .venv/installed
 	$(BIN)/python -m pytest -m slow
+
+# Minutes of new damaged files for every reader, and of kills; for a scheduled run.
+fuzz: .venv/installed
+	QLL_FUZZ=$${QLL_FUZZ:-2000} $(BIN)/python -m pytest tests/test_fuzz_readers.py
+
+faults: .venv/installed
+	$(BIN)/python -m pytest tests/test_faults.py tests/test_faults_load.py
 
 check: .venv/installed
 	$(BIN)/ruff format --check .

@@ -9,12 +9,16 @@ from __future__ import annotations
 import errno
 import json
 import os
+import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from qll.errors import RunError
+
+
+MOST_BYTES = 1 << 30  # of a text that is read whole
 
 
 class Locked(RunError):
@@ -55,6 +59,22 @@ def append_line(path: Path, value: Mapping[str, Any]) -> None:
         raise write_error(path, error) from error
 
 
+def parse_json(content: str | bytes) -> Any:
+    """ValueError for whatever is not JSON, also where the parser gives up on its depth."""
+    try:
+        return json.loads(content)
+    except RecursionError as error:
+        raise ValueError("values nested too deeply") from error
+
+
+def parse_toml(text: str) -> dict[str, Any]:
+    """ValueError for whatever is not TOML, also where the parser gives up on its depth."""
+    try:
+        return tomllib.loads(text)
+    except RecursionError as error:
+        raise ValueError("values nested too deeply") from error
+
+
 def read_lines(path: Path) -> list[dict[str, Any]]:
     """The whole lines of a JSON-lines file, up to the first that is torn or no record."""
     rows: list[dict[str, Any]] = []
@@ -64,7 +84,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
         return rows
     for line in content.split(b"\n")[:-1]:
         try:
-            row = json.loads(line)
+            row = parse_json(line)
         except ValueError:
             break
         if not isinstance(row, dict):
@@ -75,7 +95,9 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
 
 def read_json(path: Path, what: str) -> dict[str, Any]:
     try:
-        value = json.loads(path.read_bytes())
+        if path.stat().st_size > MOST_BYTES:
+            raise ValueError(f"{path.stat().st_size:,} bytes, of at most {MOST_BYTES:,}")
+        value = parse_json(path.read_bytes())
         if isinstance(value, dict):
             return value
         problem = type(value).__name__

@@ -81,7 +81,8 @@ class Proof:
         required = tuple(range(count - claim.required, count))
         stack = [Domain((claim.lower, claim.upper), required, ()).need(claim.tree)]
         while stack:
-            require(len(stack) * self.starts[-1] <= MOST_NUMBERS, "a tree that is too deep")
+            memory = len(stack) * max(1000, self.starts[-1])
+            require(memory <= MOST_NUMBERS, "a tree that is too deep")
             if (domain := stack.pop()) is None:
                 continue
             kind, argument = (int(self.take(name, 1)[0]) for name in ("kinds", "arguments"))

@@ -115,13 +115,13 @@ def parse_labels(text: bytes, where: str) -> tuple[list[str], NDArray[np.int64]]
         raise _bad_table(where, "a text of comma-separated values", str(error)) from error
     if len(rows) < 3 or rows[0] != _COLUMNS:
         header = ",".join(_COLUMNS)
-        raise _bad_table(where, f"'{header}' and two rows or more", f"{rows[:1]}")
+        raise _bad_table(where, f"'{header}' and two rows or more", f"{rows[:1]}"[:200])
     names: list[str] = []
     for line, row in enumerate(rows[1:], start=2):
         # A name must not lead out of the folder.
         plain = len(row) == len(_COLUMNS) and row[0] not in ("", ".", "..")
         if not plain or set(row[0]) & set('/\\:\0"') or not set(row[1:]) <= {"0", "1"}:
-            raise _bad_table(f"{where}:{line}", "a file name and six of 0 or 1", f"{row}")
+            raise _bad_table(f"{where}:{line}", "a file name and six of 0 or 1", f"{row}"[:200])
         names.append(row[0])
     if len(set(names)) < len(names):
         raise _bad_table(where, "each picture once", "a name that occurs twice")

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import builtins
 import re
-import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
@@ -29,6 +28,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from qll.data.base import data_sets
 from qll.errors import InputError, QllError
+from qll.files import parse_toml
 from qll.grid.experiment import run_name
 from qll.registry import suggest
 from qll.training.config import TrainConfig, resolve
@@ -157,8 +157,10 @@ def _shipped() -> Any:
 
 def _grid(text: str, where: str, folder: Path) -> Grid:
     try:
-        held = _File.model_validate(tomllib.loads(text))
-    except tomllib.TOMLDecodeError as error:
+        held = _File.model_validate(parse_toml(text))
+    except ValidationError as error:
+        raise _wrong(error, where) from error
+    except ValueError as error:
         raise InputError(
             "the grid is not TOML",
             where=where,
@@ -166,8 +168,6 @@ def _grid(text: str, where: str, folder: Path) -> Grid:
             found=str(error),
             fix="correct that line",
         ) from error
-    except ValidationError as error:
-        raise _wrong(error, where) from error
     rows = []
     for part in held.rows:
         settings = _merged(held.settings, part.settings)

@@ -65,7 +65,7 @@ def _read(path: Path) -> dict[str, NDArray[Any]]:
         if len(lengths) != 1 or arrays["clean"].shape != arrays["attacked_x"].shape:
             raise ValueError("arrays that do not fit each other")
         return arrays
-    except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile) as error:
+    except (OSError, EOFError, ValueError, KeyError, TypeError, zipfile.BadZipFile) as error:
         raise RunError(
             "the witnesses of a run cannot be read",
             where=str(path),

@@ -15,6 +15,7 @@ from qll.attacks.base import Attack
 from qll.attacks.base import attack as read_attack
 from qll.attacks.problem import Engine
 from qll.errors import InputError, QllError
+from qll.files import parse_toml
 from qll.logics.base import Logic
 from qll.logics.base import logic as read_logic
 from qll.properties import load
@@ -267,7 +268,7 @@ def _default_tables() -> dict[str, Any]:
 def read_config(path: str | Path) -> dict[str, Any]:
     """A TOML file with any of the settings."""
     try:
-        values = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        values = parse_toml(Path(path).read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(
             "the configuration cannot be read",
@@ -276,7 +277,7 @@ def read_config(path: str | Path) -> dict[str, Any]:
             found=str(getattr(error, "strerror", None) or "bytes that are not UTF-8"),
             fix="check the path given to --config",
         ) from error
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:
         raise InputError(
             "the configuration is not TOML",
             where=str(path),
@@ -328,8 +329,8 @@ def _parameters_of(prop: str) -> set[str]:
 
 def _toml_value(text: str) -> Any:
     try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+        return parse_toml(f"value = {text}")["value"]
+    except ValueError:
         pass
     try:
         top, _, bottom = text.partition("/")

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from qll.errors import RunError
-from qll.files import exclusive, read_lines, write_atomically, write_json
+from qll.files import exclusive, parse_json, read_lines, write_atomically, write_json
 from qll.verify.api import Problem
 from qll.verify.verdict import Status, Verdict
 
@@ -67,7 +67,7 @@ class Journal:
         if self.out is None or not self.out.is_file():
             return {}
         try:
-            content = json.loads(self.out.read_text(encoding="utf-8"))
+            content = parse_json(self.out.read_bytes())
             same = all(content.get(key) == value for key, value in self._question.items())
             rows = {int(row["point"]): row for row in content["verdicts"]}
         except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:

@@ -6,6 +6,7 @@ and ``or``. A violation is an assignment that satisfies every assertion, ties in
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,8 @@ Expression: TypeAlias = "str | list[Expression]"
 _TOKEN = re.compile(r"\(|\)|[^\s()]+")
 _NAME = re.compile(r"([XY])_(\d+)$")
 MOST_TOKENS = 5_000_000
+MOST_DEPTH = 100
+MOST_INDEX = 10_000_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,15 +132,21 @@ def _linear(term: Expression, sign: float) -> tuple[list[tuple[Slot, float]], fl
 def _slot(name: str) -> Slot:
     match = _NAME.match(name)
     if match is None:
-        raise _bad("a name that is neither an input nor an output", name)
-    return match.group(1).lower(), int(match.group(2))
+        raise _bad("a name that is neither an input nor an output", name[:80])
+    digits = match.group(2)
+    if len(digits) > len(str(MOST_INDEX)) or int(digits) > MOST_INDEX:
+        raise _bad("a number of an input or output that is too large", name[:80])
+    return match.group(1).lower(), int(digits)
 
 
 def _number(text: str) -> float:
     try:
-        return float(text)
+        value = float(text)
     except ValueError as error:
-        raise _bad("a number that cannot be read", text) from error
+        raise _bad("a number that cannot be read", text[:80]) from error
+    if not math.isfinite(value):
+        raise _bad("a number that is not finite", text[:80])
+    return value
 
 
 def _parse(text: str) -> list[Expression]:
@@ -148,6 +157,8 @@ def _parse(text: str) -> list[Expression]:
             raise _bad("a file that is too long", f"more than {MOST_TOKENS} tokens")
         if token == "(":  # noqa: S105
             stack.append([])
+            if len(stack) > MOST_DEPTH:
+                raise _bad("brackets nested too deeply", f"more than {MOST_DEPTH} levels")
         elif token == ")":  # noqa: S105
             if len(stack) < 2:
                 raise _bad("a closing bracket without its opening one", "')'")

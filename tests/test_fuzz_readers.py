@@ -1,0 +1,163 @@
+"""Damaged and hostile files: read, or refused with a message; never a crash, a hang, a gigabyte.
+
+`make test` tries the same few examples of each reader every time. `make fuzz` sets QLL_FUZZ, the
+number of examples of each, and tries new ones.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from audit_cases import certified
+from fuzz_cases import READERS, damaged, limited, outcome
+from hypothesis import HealthCheck, given, settings
+
+from qll.audit import audit
+from qll.audit.check import SPLIT
+from qll.audit.network import read_network as checker_network
+from qll.verify.certificate import pack
+
+EXAMPLES = int(os.environ.get("QLL_FUZZ", "0"))
+SETTINGS = settings(
+    max_examples=EXAMPLES or 60,
+    derandomize=not EXAMPLES,
+    database=None,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+)
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_good_files_are_read(name: str, tmp_path: Path) -> None:
+    reader = READERS[name]
+    valid = reader.valid()
+    assert any(outcome(reader, data, tmp_path) is not None for data in valid)
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_damaged_files_are_read_or_refused(name: str) -> None:
+    reader = READERS[name]
+    valid = reader.valid()
+    with tempfile.TemporaryDirectory() as folder:
+        good = {data: outcome(reader, data, Path(folder)) for data in valid}
+
+        @SETTINGS
+        @given(damaged(valid))
+        def run(files: tuple[bytes, bytes]) -> None:
+            before, after = files
+            found = outcome(reader, after, Path(folder))
+            if reader.checked and found is not None:
+                assert found == good[before], "damage that the checksum should have shown"
+
+        run()
+
+
+DEEP, LONG = 100_000, 6_000  # levels; digits, more than Python turns into an integer
+HOSTILE = {
+    "brackets": b"[" * DEEP,
+    "parentheses": b"(" * DEEP,
+    "objects": b'{"a":' * DEEP,
+    "a deep value": b"a = " + b"[" * LONG,
+    "a long number": b"a = " + b"9" * LONG,
+    "a huge input": b"(declare-const X_99999999999 Real)",
+    "an endless input": b"(declare-const X_" + b"9" * LONG + b" Real)",
+    "a deep sum": b"(assert (>= " + b"(+ " * LONG + b"X_0" + b")" * LONG + b" 0))",
+    "a deep assertion": b"(assert " + b"(and " * LONG + b"(>= X_0 0)" + b")" * LONG + b")",
+    "not a number": b"(declare-const X_0 Real)(assert (>= X_0 nan))",
+    "nothing": b"",
+    "zeros": bytes(100),
+    "lines": b'0\n[]\n{"point": 1}\n',
+}
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_files_that_once_crashed_a_reader(name: str, tmp_path: Path) -> None:
+    reader = READERS[name]
+    for data in HOSTILE.values():
+        outcome(reader, data, tmp_path)  # raises if it is neither read nor refused
+
+
+def test_numbers_that_ask_for_memory(tmp_path: Path) -> None:
+    """Sizes in a header are compared with the file before anything is allocated."""
+    import struct
+
+    header = struct.pack(">BBBB3I", 0, 0, 0x0E, 3, 0xFFFFFFFF, 0xFFFFFFFF, 2)
+    assert outcome(READERS["idx"], header + bytes(64), tmp_path) is None
+    good = READERS["checkpoint"].valid()[0]
+    changed = (1 << 62).to_bytes(8, "little") + good[8:]
+    assert outcome(READERS["checkpoint"], changed, tmp_path) is None
+
+
+def network_with(**changes: Any) -> bytes:
+    """A small network whose input, weight or padding says something else than is there."""
+    import onnx
+
+    model = onnx.ModelProto.FromString(READERS["network"].valid()[1])
+    graph = model.graph
+    if "input" in changes:
+        graph.input[0].type.tensor_type.shape.dim[-1].dim_value = changes["input"]
+    if "weight" in changes:
+        graph.initializer[0].dims[0] = changes["weight"]
+    if "pads" in changes:
+        node = next(n for n in graph.node if n.op_type == "Conv")
+        next(a for a in node.attribute if a.name == "pads").ints[:] = [changes["pads"]] * 4
+    if "location" in changes:
+        tensor = graph.initializer[0]
+        tensor.data_location = onnx.TensorProto.EXTERNAL
+        tensor.external_data.add(key="location", value=changes["location"])
+    return bytes(model.SerializeToString())
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"input": 1 << 40},
+        {"input": 1 << 20},
+        {"weight": 1 << 40},
+        {"weight": -1},
+        {"pads": 1 << 30},
+        {"pads": 1 << 16},
+        {"location": "../../../etc/passwd"},
+        {"location": "/etc/passwd"},
+    ],
+    ids=str,
+)
+def test_networks_that_lie_about_themselves(changes: dict[str, Any], tmp_path: Path) -> None:
+    data = network_with(**changes)
+    assert outcome(READERS["network"], data, tmp_path) is None
+    with limited(), pytest.raises(Exception) as caught:
+        checker_network(data, None, None)
+    assert not isinstance(caught.value, MemoryError | TimeoutError | OSError)
+
+
+def test_groups_of_neurons_that_do_not_exist(tmp_path: Path) -> None:
+    """A count of neurons by number must not be as long as the largest number."""
+    case = certified()[0]
+    header, arrays = case.parts()
+    for name in ("group_neurons", "group_inputs"):
+        changed = {**arrays, name: arrays[name].astype("<u4")}
+        changed[name][0] = 0xFFFFFFF0
+        data = pack(header, changed)
+        with limited():
+            answer = audit(data, case.case.network.source)
+        assert not answer.confirmed and "Memory" not in answer.reason
+
+
+def test_a_proof_that_only_splits(tmp_path: Path) -> None:
+    """Open branches are kept in memory: there is an end to their number."""
+    case = certified()[0]
+    header, arrays = case.parts()
+    count = 3_000_000
+    endless = {
+        **arrays,
+        "kinds": np.full(count, SPLIT, dtype="u1"),
+        "arguments": np.zeros(count, dtype="<u4"),
+    }
+    with limited():
+        answer = audit(pack(header, endless), case.case.network.source)
+    assert not answer.confirmed and "too deep" in answer.reason
