@@ -222,9 +222,9 @@ def test_crown_contains_samples_on_any_graph(seed: int) -> None:
     rows = crown.rows(boxes, len(form.layers), torch.eye(3, dtype=torch.float64)[None])
     assert (z[-1].min(axis=0) >= rows.value[0].numpy() - 1e-9).all()
     if form.is_chain:
-        values, inputs = DenseChain(form).rows(lower[None], upper[None], np.eye(3), np.zeros(3))
-        assert np.allclose(values[0], rows.value[0].numpy(), atol=1e-9)
-        assert np.allclose(inputs[0], rows.inputs[0].numpy(), atol=1e-9)
+        found = DenseChain(form).bound(lower[None], upper[None], np.eye(3), np.zeros(3))
+        assert np.allclose(found.value[0], rows.value[0].numpy(), atol=1e-9)
+        assert np.allclose(found.linear[0], rows.inputs[0].numpy(), atol=1e-9)
 
 
 def test_linear_network_is_exact() -> None:

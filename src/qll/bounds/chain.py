@@ -6,7 +6,7 @@ bound of given multipliers in float64, and only that number is used as a bound.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeAlias
@@ -17,6 +17,11 @@ from numpy.typing import NDArray
 from qll.bounds.dual import Rates
 from qll.bounds.groups import Groups, group_neurons
 from qll.networks.relu_form import ReluForm
+
+# Multiplications of an ascent between two looks at the clock, some hundredths of a second, and the
+# fewest steps: each piece computes one bound more than it takes steps.
+PIECE_PRODUCTS = 200_000_000
+LEAST_PIECE = 4
 
 Array: TypeAlias = NDArray[np.float64]
 Single: TypeAlias = NDArray[np.float32]
@@ -224,6 +229,9 @@ class DualLanes:
             np.zeros(n, dtype=np.bool_),
             floats(objectives),
         )
+        # Steps between two looks at the clock.
+        read = copies * most_neurons + sum(w.size for w in chain.upper)
+        self.piece = max(LEAST_PIECE, PIECE_PRODUCTS // (2 * LANES * read))
         self.scales = floats(2)
         self.bound, self.minimiser, self.gap = floats(1), floats(inputs), floats(n)
 
@@ -242,10 +250,11 @@ class DualLanes:
         rates: Rates,
         hull: bool,
         target: float,
-        fresh: bool = True,
+        stop: Callable[[], bool] | None = None,
     ) -> int:
         """Ascend up to ``LANES`` nodes in place: multipliers, float32 bound, minimiser and gap.
-        Spare lanes repeat the first node. Returns the steps that were needed."""
+        Spare lanes repeat the first node. Returns the steps that were taken: fewer than ``steps``
+        if every lane reached ``target`` or ``stop``, asked now and then, said so."""
         from qll.kernels.dual import ascend
 
         for buffer, name in ((self.low, "low"), (self.high, "high"), (self.sign, "sign")):
@@ -258,17 +267,22 @@ class DualLanes:
             elif buffer.size and getattr(nodes[0], name).size:
                 self._put(buffer, [getattr(node, name) for node in nodes])
         self._put(self.scales, [np.array(node.scales, dtype=np.float32) for node in nodes])
-        if fresh:
-            for buffer in (*self.first, *self.second):
-                buffer.fill(0)
-        taken = ascend(
-            steps, 0, hull, target,
-            (rates.alpha, rates.beta, rates.weight, rates.delta, rates.decay),
-            self.chain.packed32, box,
-            (self.low, self.high, self.sign, self.objective, self.offset, self.objectives),
-            self.variables, self.first, self.second, self.scratch, self.scales,
-            self.bound, self.minimiser, self.gap,
-        )  # fmt: skip
+        for buffer in (*self.first, *self.second):
+            buffer.fill(0)
+        taken = 0
+        while True:
+            piece = min(steps - taken, self.piece)
+            done = ascend(
+                piece, taken, hull, target,
+                (rates.alpha, rates.beta, rates.weight, rates.delta, rates.decay),
+                self.chain.packed32, box,
+                (self.low, self.high, self.sign, self.objective, self.offset, self.objectives),
+                self.variables, self.first, self.second, self.scratch, self.scales,
+                self.bound, self.minimiser, self.gap,
+            )  # fmt: skip
+            taken += int(done)
+            if done < piece or taken >= steps or (stop is not None and stop()):
+                break
         values = [v.reshape(-1, self.lanes) for v in self.variables]
         minimiser = self.minimiser.reshape(-1, self.lanes)
         gap = self.gap.reshape(-1, self.lanes)
@@ -287,7 +301,7 @@ class DualLanes:
             node.bound = float(self.bound[lane])
             node.scales = (float(self.scales[lane]), float(self.scales[self.lanes + lane]))
             node.minimiser, node.gap = points[lane], gaps[lane]
-        return int(taken)
+        return taken
 
 
 def _padded(values: Any, objectives: int) -> Any:

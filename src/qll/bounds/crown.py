@@ -8,6 +8,8 @@ with interval arithmetic, which is sometimes tighter.
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -49,7 +51,25 @@ class Rows:
     coefficients: list[Tensor]  # per hidden layer (B, r, n_k), empty unless asked for
 
 
+@dataclass(frozen=True, eq=False)
+class BoxBounds:
+    """What CROWN finds on N boxes for m rows in C conjunctions."""
+
+    value: Array  # (N, m)
+    linear: Array  # (N, m, inputs): the linear functions that were minimised
+    mixed: Array  # (N, C): bounds of a mixture of each conjunction's rows
+    weights: list[Array]  # of the mixtures, per conjunction (N, its rows)
+    mixed_linear: Array  # (N, C, inputs)
+    blame: Array  # (N, C, inputs): what the relaxation may cost, by the inputs it is due to
+    low: Array  # (N, neurons)
+    high: Array
+
+
 class Crown(DualBound):
+    @property
+    def widest(self) -> int:
+        return max(self.form.widths)
+
     def interval(self, lower: Tensor, upper: Tensor) -> list[tuple[Tensor, Tensor]]:
         """Pre-activation bounds of every layer, the output last, by interval arithmetic."""
         sides = [((lower + upper) / 2, (upper - lower) / 2)]
@@ -75,9 +95,14 @@ class Crown(DualBound):
         return (transposed @ rows.T).T
 
     def pre_activations(
-        self, lower: Tensor, upper: Tensor, sign: list[Tensor] | None = None
+        self,
+        lower: Tensor,
+        upper: Tensor,
+        sign: list[Tensor] | None = None,
+        stop: Callable[[], bool] | None = None,
     ) -> Boxes:
-        """Bounds of all hidden layers, from the first to the last, splits included."""
+        """Bounds of all hidden layers, from the first to the last, splits included. Once ``stop``
+        says so, the rest is left to interval arithmetic."""
         boxes = Boxes(lower, upper, [], [])
         known = self.interval(lower, upper)
         sources_only_input = [all(s == 0 for s, _ in terms) for terms in self.terms]
@@ -86,14 +111,17 @@ class Crown(DualBound):
             if not sources_only_input[k - 1]:
                 width = low.shape[1]
                 unstable = ((low < 0) & (high > 0)).any(dim=0).nonzero()[:, 0]
-                if unstable.numel():
-                    eye = torch.eye(width, dtype=self.dtype, device=self.device)[unstable]
-                    both = torch.cat([eye, -eye])
-                    value = self.rows(boxes, k, both[None]).value
-                    count = unstable.numel()
-                    low, high = low.clone(), high.clone()
-                    low[:, unstable] = torch.maximum(low[:, unstable], value[:, :count])
-                    high[:, unstable] = torch.minimum(high[:, unstable], -value[:, count:])
+                low, high = low.clone(), high.clone()
+                # In pieces, so that a wide layer neither fills the memory nor holds up the clock.
+                piece = max(1, MOST_ENTRIES // (8 * self.widest))
+                for some in torch.split(unstable, piece):
+                    if stop is not None and stop():
+                        break
+                    eye = torch.zeros(len(some), width, dtype=self.dtype, device=self.device)
+                    eye[torch.arange(len(some)), some] = 1.0
+                    value = self.rows(boxes, k, torch.cat([eye, -eye])[None]).value
+                    low[:, some] = torch.maximum(low[:, some], value[:, : len(some)])
+                    high[:, some] = torch.minimum(high[:, some], -value[:, len(some) :])
             if sign is not None:
                 zero = torch.zeros_like(low)
                 low = torch.where(sign[k - 1] > 0, torch.maximum(low, zero), low)
@@ -184,6 +212,71 @@ class Crown(DualBound):
         value = value + (pixel @ mid[:, :, None])[..., 0] - (pixel.abs() @ rad[:, :, None])[..., 0]
         return Rows(value, pixel, kept[::-1])
 
+    def bound(
+        self,
+        lower: Array,
+        upper: Array,
+        rows: Array,
+        constant: Array,
+        conjunctions: Sequence[Sequence[int]] = (),
+        *,
+        inputs: Array | None = None,
+    ) -> BoxBounds:
+        """The reference of `DenseChain.bound`, for any graph and rows that speak of the input
+        (``inputs``, one row each); it blames nobody."""
+        boxes = self.pre_activations(self.tensor(lower), self.tensor(upper))
+        last = len(self.biases)
+        outputs, offset = self.tensor(rows)[None], self.tensor(constant)[None]
+        direct = None if inputs is None else self.tensor(inputs)[None]
+        each = self.rows(boxes, last, outputs, offset, direct)
+        mixtures = torch.zeros(
+            len(lower), len(conjunctions), len(rows), dtype=self.dtype, device=self.device
+        )
+        for index, leaves in enumerate(conjunctions):
+            mixtures[:, index, leaves] = _mixture(
+                boxes, each.value[:, leaves], each.inputs[:, leaves]
+            )
+        mixed = self.rows(
+            boxes, last, mixtures @ outputs, (mixtures @ offset[0, :, None])[..., 0],
+            None if direct is None else mixtures @ direct,
+        )  # fmt: skip
+        none = np.zeros((len(lower), 0))
+        return BoxBounds(
+            each.value.cpu().numpy(),
+            each.inputs.cpu().numpy(),
+            mixed.value.cpu().numpy(),
+            [mixtures[:, c, leaves].cpu().numpy() for c, leaves in enumerate(conjunctions)],
+            mixed.inputs.cpu().numpy(),
+            np.zeros(tuple(mixed.inputs.shape)),
+            none,
+            none,
+        )
+
+
+def _mixture(boxes: Boxes, value: Tensor, linear: Tensor) -> Tensor:
+    """Weights (B, leaves) of a good mixture of the leaves' linear bounds over each box: it is
+    concave in the weights, so a few multiplicative steps find one."""
+    count = value.shape[1]
+    rad = (boxes.upper - boxes.lower) / 2
+    centre = value + (linear.abs() @ rad[:, :, None])[..., 0]
+    best, at = value.max(dim=1)
+    chosen = torch.nn.functional.one_hot(at, count).to(value.dtype)
+    if count == 1:
+        return chosen
+    trial = (chosen + 1.0 / count) / 2
+    for step in range(12):
+        side = -(trial[:, None] @ linear)[:, 0].sign() * rad
+        each = centre + (linear @ side[:, :, None])[..., 0]
+        total = (trial * each).sum(dim=1)
+        better = total > best
+        best = torch.where(better, total, best)
+        chosen = torch.where(better[:, None], trial, chosen)
+        slope = each - total[:, None]
+        size = slope.abs().amax(dim=1, keepdim=True) + 1e-30
+        trial = trial * torch.exp(slope / size * (2.0 * 0.8**step))
+        trial = trial / trial.sum(dim=1, keepdim=True)
+    return chosen
+
 
 class DenseChain:
     """The compiled reading of `Crown` for a chain of small layers."""
@@ -191,32 +284,58 @@ class DenseChain:
     def __init__(self, form: ReluForm) -> None:
         blocks = [layer.terms[0][1] for layer in form.layers]
         dense = [b if isinstance(b, np.ndarray) else b.toarray() for b in blocks]
-        self.weights = tuple(np.ascontiguousarray(b, dtype=np.float64) for b in dense)
-        self.biases = tuple(np.ascontiguousarray(layer.bias) for layer in form.layers)
-        self.scratch = tuple(tuple(np.zeros_like(b) for b in self.biases) for _ in range(5))
+        self.widths = np.array(form.widths, dtype=np.int64)
+        self.weights = np.concatenate([b.ravel() for b in dense]).astype(np.float64)
+        self.biases = np.concatenate([layer.bias for layer in form.layers])
+        self.starts = np.cumsum([0, *form.widths[1:-1]])
 
     @staticmethod
     def fits(form: ReluForm) -> bool:
         return form.is_chain and max(form.widths) <= DENSE_WIDTH
 
-    def rows(self, lower: Array, upper: Array, rows: Array, constant: Array) -> tuple[Array, Array]:
-        """Lower bounds (N, m) of ``rows . z_L + constant`` and their input coefficients."""
+    @property
+    def neurons(self) -> int:
+        """Hidden ones."""
+        return int(self.starts[-1])
+
+    def bound(
+        self,
+        lower: Array,
+        upper: Array,
+        rows: Array,
+        constant: Array,
+        conjunctions: Sequence[Sequence[int]] = (),
+        *,
+        known: tuple[Array, Array] | None = None,
+        margin: float = 0.0,
+    ) -> BoxBounds:
+        """Lower bounds of ``rows . z_L + constant`` and of mixtures of each conjunction's rows
+        (with more work where they are not above ``margin``), over N boxes; bounds of the hidden
+        neurons are intersected with the ``known`` ones."""
         from qll.kernels.dual_boxes import crown_boxes
 
-        values = np.empty((len(lower), len(rows)))
-        inputs = np.empty((len(lower), len(rows), lower.shape[1]))
+        count, inputs = lower.shape
+        shape = (count, self.neurons)
+        low, high = known or (np.full(shape, -np.inf), np.full(shape, np.inf))
+        low, high = np.array(low, order="C"), np.array(high, order="C")
+        starts = np.cumsum([0, *(len(c) for c in conjunctions)], dtype=np.int64)
+        leaves = np.array([m for c in conjunctions for m in c], dtype=np.int64)
+        values = np.empty((count, len(rows)))
+        linear = np.empty((count, len(rows), inputs))
+        mixed, mixtures = np.empty((count, len(conjunctions))), np.empty((count, len(leaves)))
+        mixed_linear, blame = np.empty((2, count, len(conjunctions), inputs))
         crown_boxes(
-            self.weights, self.biases, *self.scratch,
+            self.widths, self.weights, self.biases,
             np.ascontiguousarray(lower), np.ascontiguousarray(upper),
-            np.ascontiguousarray(rows), np.ascontiguousarray(constant), values, inputs,
+            np.ascontiguousarray(rows), np.ascontiguousarray(constant), leaves, starts, margin,
+            low, high, values, linear, mixed, mixtures, mixed_linear, blame,
         )  # fmt: skip
-        return values, inputs
+        weights = np.split(mixtures, starts[1:-1], axis=1) if len(conjunctions) else []
+        return BoxBounds(values, linear, mixed, weights, mixed_linear, blame, low, high)
 
-    def hidden_bounds(self, lower: Array, upper: Array) -> tuple[list[Array], list[Array]]:
-        """Pre-activation bounds of the hidden layers on one box."""
-        width = len(self.biases[-1])
-        self.rows(lower[None], upper[None], np.zeros((1, width)), np.zeros(1))
-        return tuple([b.copy() for b in part[:-1]] for part in self.scratch[:2])  # type: ignore[return-value]
+    def by_layer(self, flat: Array) -> list[Array]:
+        """Values of the hidden neurons (neurons,), layer by layer."""
+        return [flat[a:b] for a, b in itertools.pairwise(self.starts)]
 
 
 def _absolute(matrix: Tensor) -> Tensor:

@@ -24,7 +24,7 @@ is computed in the dtype of the inputs; float64 errors are covered by the caller
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -284,8 +284,10 @@ class DualBound:
         rates: Rates | None = None,
         hull: bool = True,
         target: float = float("inf"),
+        stop: Callable[[], bool] | None = None,
     ) -> tuple[Bound, Multipliers]:
-        """``steps`` of Adam on every multiplier; domains above ``target`` stop moving."""
+        """``steps`` of Adam on every multiplier, fewer if ``stop`` says so; domains above
+        ``target`` stop moving."""
         rates = Rates() if rates is None else rates
         m = self.project(m, domains)
         moments = [(torch.zeros_like(t), torch.zeros_like(t)) for t in m.tensors()]
@@ -296,7 +298,7 @@ class DualBound:
             here = _from_tensors(leaves, hidden)
             bound = self(domains, here, hull=hull)
             going = bound.value <= target
-            if step == steps or not bool(going.any()):
+            if step == steps or not bool(going.any()) or (stop is not None and stop()):
                 return Bound(bound.value.detach(), bound.minimiser.detach()), m
             if scales is None:
                 scales = self.units(domains, here)

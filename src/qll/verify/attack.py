@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qll.networks.relu_form import ReluForm
+from qll.verify import clock
 from qll.verify.condition import Any_, Array, Tree, add_soft_weights, reduce_tree
 from qll.verify.query import Query
 
@@ -105,9 +106,11 @@ def attack(
     *,
     first_points: Sequence[Array | None] | None = None,
     trees: Sequence[Tree] | None = None,
+    deadline: float = np.inf,
 ) -> list[Found]:
-    """The best point found for each query. ``first_points[i]`` (n, inputs) are starts to try first;
-    ``trees`` aims at parts of the queries' conditions. All queries share ``network``."""
+    """The best point found for each query, by ``deadline``. ``first_points[i]`` (n, inputs) are
+    starts to try first; ``trees`` aims at parts of the queries' conditions. All queries share
+    ``network``."""
     groups: dict[Tree, list[int]] = defaultdict(list)
     for i, query in enumerate(queries):
         groups[query.search.tree if trees is None else trees[i]].append(i)
@@ -115,9 +118,10 @@ def attack(
     for tree, members in groups.items():
         batch = [queries[i] for i in members]
         points = None if first_points is None else [first_points[i] for i in members]
-        for i, found in zip(members, _attack(network, batch, tree, plan, points), strict=True):
-            result[i] = found
-    return [found for found in result if found is not None]
+        found = _attack(network, batch, tree, plan, points, deadline)
+        for i, best in zip(members, found, strict=True):
+            result[i] = best
+    return [best for best in result if best is not None]
 
 
 def _attack(
@@ -126,6 +130,7 @@ def _attack(
     tree: Tree,
     plan: Plan,
     first_points: Sequence[Array | None] | None,
+    deadline: float,
 ) -> list[Found]:
     rng = np.random.default_rng(plan.seed)
     lower = np.stack([q.lower for q in queries])
@@ -149,7 +154,7 @@ def _attack(
                 point = x[row, top[row]].astype(np.float64)
                 best[i] = Found(queries[i].clip(point), float(value[row, top[row]]))
         going = np.array([best[i].value <= CLEAR for i in alive], dtype=bool)
-        if step == plan.steps or not going.any():
+        if step == plan.steps or not going.any() or clock.now() > deadline:
             break
         alive, x, gradient = alive[going], x[going], gradient[going]
         width = _between(FIRST_STEP, LAST_STEP, step, plan.steps) * (upper - lower)[alive] / 2

@@ -1,39 +1,43 @@
 """Proofs by splitting the box, for networks of few inputs: CROWN on batches of boxes.
 
 A box is open while some obligation is not refuted on it. Halving an input shrinks every relaxation
-at once, which beats splitting neurons when there are only a handful of inputs.
+at once, which beats splitting neurons when there are only a handful of inputs. The input that is
+halved is the one to which most of what the relaxation costs is due.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from qll.bounds.crown import Crown, DenseChain, Rows
+from qll.bounds.crown import BoxBounds, Crown, DenseChain
 from qll.kernels import available
 from qll.networks.relu_form import ReluForm
 from qll.verify import clock
 from qll.verify.condition import Array, Obligation, obligations
 from qll.verify.proof import Boxes, Outcome, Search
-from qll.verify.prover import MARGIN, ChainProver
+from qll.verify.prover import ChainProver
 from qll.verify.query import Query
+from qll.verify.root import MARGIN
 from qll.verify.verdict import Reason
 
-# Boxes in one batch, and most open boxes in memory.
+# Most boxes in one batch; fewer where one takes longer than BATCH_SECONDS: budgets must hold.
 BATCH = 256
-MOST_OPEN = 2_000_000
+BATCH_SECONDS = 0.1
+# Open boxes and what is known of them may take this much memory. Depth first, they take megabytes.
+MOST_BYTES = 1 << 30
 # A box that CROWN leaves open is tried with optimised duals and, for at most PATIENCE nodes, splits
 # of neurons; after a failure its parts are halved WAIT times before the next try, because most are
 # closed by CROWN on the way.
 PATIENCE = 400
 WAIT = 4
 REACH_MORE, REACH_LESS = 1.25, 0.8
-# Steps of the ascent over the weights of a conjunction's leaves, on the linear bounds.
-WEIGHT_STEPS = 12
+# A box that loses more than half of an input's range is bounded again before it is halved.
+SHRUNK = 0.5
 # An input narrower than this share of its size is not split again.
 LEAST_WIDTH = 1e-13
 
@@ -42,22 +46,79 @@ LEAST_WIDTH = 1e-13
 class Pool:
     """Open boxes and which obligations are open on each."""
 
-    lower: Tensor  # (N, inputs)
-    upper: Tensor
-    open: Tensor  # (N, obligations) bool
-    bound: Tensor  # (N,) of the worst open obligation on the parent
-    place: Tensor  # (N,) its number, for certificates
-    wait: Tensor  # (N,) halvings until neurons are split on it
+    lower: Array  # (N, inputs)
+    upper: Array
+    open: Any  # (N, obligations) bool
+    bound: Array  # (N,) of the worst open obligation on the parent
+    place: Any  # (N,) its number, for certificates
+    wait: Any  # (N,) halvings until it is tried with optimised duals
+    low: Array  # (N, neurons) bounds of the hidden neurons on the parent
+    high: Array
+    scores: Array  # (N, inputs) how much each input matters
+    shrunk: Any  # (N,) bool: so much was cut off that it is bounded again before it is halved
 
-    def take(self, rows: Tensor | slice) -> Pool:
+    @classmethod
+    def whole(cls, query: Query, obligations: int, neurons: int) -> Pool:
+        none = np.zeros(1, dtype=np.int64)
+        return cls(
+            query.lower[None],
+            query.upper[None],
+            np.ones((1, obligations), dtype=bool),
+            np.full(1, -np.inf),
+            none,
+            none,
+            np.full((1, neurons), -np.inf),
+            np.full((1, neurons), np.inf),
+            np.zeros_like(query.lower[None]),
+            np.zeros(1, dtype=bool),
+        )
+
+    def take(self, rows: Any) -> Pool:
         return Pool(*(getattr(self, f.name)[rows] for f in fields(self)))
 
     def __len__(self) -> int:
         return len(self.lower)
 
+    @property
+    def bytes(self) -> int:
+        width = self.lower.shape[1] + self.low.shape[1] + 4
+        return 16 * len(self) * int(width)
 
-def join(pools: list[Pool]) -> Pool:
-    return Pool(*(torch.cat([getattr(p, f.name) for p in pools]) for f in fields(Pool)))
+
+def join(pools: Sequence[Pool]) -> Pool:
+    return Pool(*(np.concatenate([getattr(p, f.name) for p in pools]) for f in fields(Pool)))
+
+
+class Stack:
+    """Open boxes, the last ones first: depth first keeps them few."""
+
+    def __init__(self, first: Pool) -> None:
+        self.pools = [first]
+        self.bytes = first.bytes
+
+    def push(self, pool: Pool) -> None:
+        if len(pool):
+            self.pools.append(pool)
+            self.bytes += pool.bytes
+
+    def pop(self, count: int) -> Pool:
+        taken: list[Pool] = []
+        while count and self.pools:
+            pool = self.pools.pop()
+            if len(pool) > count:
+                self.pools.append(pool.take(slice(0, len(pool) - count)))
+                pool = pool.take(slice(len(pool) - count, None))
+            taken.append(pool)
+            count -= len(pool)
+            self.bytes -= pool.bytes
+        return join(taken[::-1])
+
+    @property
+    def bound(self) -> float:
+        return min(float(pool.bound.min()) for pool in self.pools)
+
+    def __bool__(self) -> bool:
+        return bool(self.pools)
 
 
 class BoxProver:
@@ -65,12 +126,25 @@ class BoxProver:
         self.form = form
         self.keeps = False  # what certificates need
         self.crown = Crown(form, device=device)
-        self.finisher = ChainProver(form) if compiled and available() and form.is_chain else None
-        self.dense = (
-            DenseChain(form) if compiled and available() and DenseChain.fits(form) else None
+        compiled = compiled and available()
+        self.finisher = (
+            ChainProver(form) if compiled and form.is_chain and len(form.layers) > 1 else None
         )
+        self.dense = DenseChain(form) if compiled and DenseChain.fits(form) else None
+
+    def prepare(self, query: Query) -> None:
+        """Load the kernels, or compile them: seconds, once on a machine."""
+        if query.search.inputs is not None:
+            return
+        if self.dense is not None:
+            none = np.zeros((1, self.form.output_size))
+            self.dense.bound(query.lower[None], query.upper[None], none, np.zeros(1))
+        if self.finisher is not None:
+            self.finisher.prepare(query)
 
     def prove(self, query: Query, deadline: float, search: Search) -> Outcome:
+        if self.finisher is not None:
+            self.finisher.keeps = self.keeps
         with torch.no_grad():
             return _BoxRun(self, query, deadline, search).execute()
 
@@ -93,40 +167,36 @@ class _BoxRun:
         self.outcome.trace.boxes = self.boxes
         self.count = 1  # boxes so far
         condition = query.search
-        self.rows = -crown.tensor(condition.outputs)[None]
-        self.constant = -crown.tensor(condition.constant)[None]
-        self.inputs = None if condition.inputs is None else -crown.tensor(condition.inputs)[None]
+        self.rows, self.constant = -condition.outputs, -condition.constant
+        self.inputs = None if condition.inputs is None else -condition.inputs
         self.conjunctions = _conjunctions(obligations(condition.tree))
-        last = [high.abs().maximum(low.abs()) for low, high in crown.interval(
-            crown.tensor(query.lower)[None], crown.tensor(query.upper)[None])][-1]  # fmt: skip
-        reach = float((self.rows[0].abs() @ last[0]).max() + self.constant.abs().max())
+        low, high = crown.interval(
+            crown.tensor(query.lower)[None], crown.tensor(query.upper)[None]
+        )[-1]
+        last = low.abs().maximum(high.abs())[0].cpu().numpy()
+        reach = float((np.abs(self.rows) @ last).max() + np.abs(self.constant).max())
         self.margin = MARGIN * max(1.0, reach)
 
+    @property
+    def form(self) -> ReluForm:
+        return self.crown.form
+
     def execute(self) -> Outcome:
-        out, query = self.outcome, self.query
-        pool = Pool(
-            self.crown.tensor(query.lower)[None],
-            self.crown.tensor(query.upper)[None],
-            torch.ones(1, len(self.conjunctions), dtype=torch.bool),
-            torch.full((1,), -np.inf, dtype=torch.float64),
-            torch.zeros(1, dtype=torch.int64),
-            torch.zeros(1, dtype=torch.int64),
-        )
-        rounds = 0
-        while len(pool):
-            if clock.now() > self.deadline:
-                out.reason, out.bound = Reason.TIME, float(pool.bound.min())
+        out = self.outcome
+        neurons = 0 if self.dense is None else self.dense.neurons
+        stack = Stack(Pool.whole(self.query, len(self.conjunctions), neurons))
+        rounds, size = 0, 1
+        while stack:
+            began = clock.now()
+            if began > self.deadline:
+                out.reason, out.bound = Reason.TIME, stack.bound
                 return out
-            if len(pool) > MOST_OPEN:
-                out.reason, out.bound = Reason.MEMORY, float(pool.bound.min())
+            if stack.bytes > MOST_BYTES:
+                out.reason, out.bound = Reason.MEMORY, stack.bound
                 return out
-            # Depth first keeps the pool small; the batch comes from its end.
-            batch, rest = (
-                pool.take(slice(-BATCH, None)),
-                pool.take(slice(0, max(len(pool) - BATCH, 0))),
-            )
+            batch = stack.pop(size)
             out.nodes += len(batch)
-            left, found, scores = self.refute(batch)
+            left, found = self.refute(batch)
             if found is None and len(left) and rounds % 8 == 0:
                 found = self.hunt(left)
             if found is not None:
@@ -134,57 +204,113 @@ class _BoxRun:
                 return out
             rounds += 1
             if self.finisher is not None and self.dense is not None:
-                left, scores = self.finish(self.finisher, self.dense, left, scores)
+                left = self.finish(self.finisher, self.dense, left)
                 if out.candidate is not None:
                     return out
-            children = self.halve(left, scores)
+            children = self.halve(left.take(~left.shrunk))
             if children is None:
                 out.reason, out.bound = Reason.MARGIN, float(left.bound.min())
                 return out
-            pool = join([rest, children])
+            stack.push(left.take(left.shrunk))
+            stack.push(children)
+            slow = clock.now() - began > BATCH_SECONDS
+            size = max(1, size // 2) if slow else min(BATCH, 2 * size)
         out.proved = True
         return out
 
-    def refute(self, pool: Pool) -> tuple[Pool, Array | None, Tensor]:
-        """Boxes that stay open, a violation met on the way, and how much each input matters."""
-        rows = self.bounder(pool.lower, pool.upper)
-        still = pool.open.clone()
-        worst = torch.full_like(pool.bound, np.inf)
-        influence = torch.zeros_like(pool.lower)
-        rad = (pool.upper - pool.lower) / 2
-        mixtures = []
-        for index, leaves in enumerate(self.conjunctions):
-            value, coefficient, weight = self.mix(pool, rows, leaves)
-            mixtures.append(weight)
-            still[:, index] &= value <= self.margin
-            here = still[:, index]
-            worst = torch.where(here, torch.minimum(worst, value), worst)
-            influence = influence + torch.where(here[:, None], coefficient.abs() * rad, 0.0)
-        left = still.any(dim=1)
-        kept = replace(pool.take(left), open=still[left], bound=worst[left])
-        if self.boxes is not None:
-            for row in (~left).nonzero()[:, 0].tolist():
-                self.boxes.closed[int(pool.place[row])] = [m[row].numpy().copy() for m in mixtures]
-        found = self.sample(kept, rows, left) if left.any() else None
-        return kept, found, influence[left]
+    def bound(self, pool: Pool, *, alone: bool = False) -> BoxBounds:
+        """CROWN for every conjunction on every box; ``alone``: as if nothing were known."""
+        box = (pool.lower, pool.upper, self.rows, self.constant, self.conjunctions)
+        if self.dense is None:
+            found = self.crown.bound(*box, inputs=self.inputs)
+            return replace(found, low=pool.low, high=pool.high)
+        known = None if alone else (pool.low, pool.high)
+        return self.dense.bound(*box, known=known, margin=self.margin)
 
-    def finish(
-        self, finisher: ChainProver, dense: DenseChain, pool: Pool, influence: Tensor
-    ) -> tuple[Pool, Tensor]:
+    def refute(self, pool: Pool) -> tuple[Pool, Array | None]:
+        """Boxes that stay open, and a violation met on the way."""
+        found = self.bound(pool)
+        still = pool.open & (found.mixed <= self.margin)
+        shut = pool.open & ~still
+        self.outcome.least = min(self.outcome.least, float(found.mixed[shut].min(initial=np.inf)))
+        left = still.any(axis=1)
+        worst = np.where(still, found.mixed, np.inf).min(axis=1)
+        if self.boxes is not None:
+            left |= ~self.confirmed(pool, ~left, self.boxes)
+            worst = np.minimum(worst, 0.0)
+        kept = replace(
+            pool.take(left), open=still[left], bound=worst[left],
+            low=found.low[left], high=found.high[left],
+        )  # fmt: skip
+        if not len(kept):
+            return kept, None
+        candidate = self.sample(kept, found.linear[left])
+        rad = (kept.upper - kept.lower) / 2
+        each = np.abs(found.mixed_linear[left]) * rad[:, None] + found.blame[left]
+        kept = replace(kept, scores=(each * kept.open[:, :, None]).sum(axis=1))
+        # A checker follows halves only.
+        if self.boxes is None:
+            kept = self.clip(kept, found, left)
+        return kept, candidate
+
+    def clip(self, kept: Pool, found: BoxBounds, left: Any) -> Pool:
+        """The boxes without what cannot hold a violation: where a linear bound is positive."""
+        lower, upper = np.full_like(kept.lower, np.inf), np.full_like(kept.upper, -np.inf)
+        for index, leaves in enumerate(self.conjunctions):
+            linear = np.concatenate(
+                [found.linear[left][:, leaves], found.mixed_linear[left][:, index, None]], axis=1
+            )
+            value = np.concatenate(
+                [found.value[left][:, leaves], found.mixed[left][:, index, None]], axis=1
+            )
+            # How far an input may go from where the bound is least, the others staying there.
+            with np.errstate(divide="ignore", invalid="ignore"):
+                way = (self.margin - value[..., None]) / linear
+            mine_low = np.where(linear < 0, kept.upper[:, None] + way, -np.inf).max(axis=1)
+            mine_high = np.where(linear > 0, kept.lower[:, None] + way, np.inf).min(axis=1)
+            mine_low = np.maximum(mine_low, kept.lower)
+            mine_high = np.minimum(mine_high, kept.upper)
+            alive = kept.open[:, index] & (mine_low <= mine_high).all(axis=1)
+            lower = np.where(alive[:, None], np.minimum(lower, mine_low), lower)
+            upper = np.where(alive[:, None], np.maximum(upper, mine_high), upper)
+        some = (lower <= upper).all(axis=1)
+        shrunk = (upper - lower < SHRUNK * (kept.upper - kept.lower)).any(axis=1)
+        return replace(kept, lower=lower, upper=upper, shrunk=shrunk).take(some)
+
+    def confirmed(self, pool: Pool, closed: Any, boxes: Boxes) -> Any:
+        """Which of the ``closed`` boxes CROWN closes without what is known of their parents: that
+        is what a checker will see."""
+        done = np.zeros_like(closed)
+        at = np.flatnonzero(closed)
+        if not at.size:
+            return done
+        found = self.bound(pool.take(at), alone=True)
+        good = (found.mixed > self.margin).all(axis=1)
+        for row in np.flatnonzero(good):
+            boxes.closed[int(pool.place[at[row]])] = [w[row].copy() for w in found.weights]
+        done[at[good]] = True
+        return done
+
+    def finish(self, finisher: ChainProver, dense: DenseChain, pool: Pool) -> Pool:
         """Optimised duals and splits of neurons on each box: what they close is not halved."""
-        keep = torch.ones(len(pool), dtype=torch.bool)
+        keep = np.ones(len(pool), dtype=bool)
         for row in range(len(pool)):
             short = -float(pool.bound[row])  # of a proof by CROWN
             if pool.wait[row] > 0 or short > self.reach:
                 continue
-            lower, upper = pool.lower[row].numpy(), pool.upper[row].numpy()
+            lower, upper = pool.lower[row], pool.upper[row]
+            sides = pool.low[row], pool.high[row]
+            if self.boxes is not None:  # a checker knows nothing of the parents
+                rows = np.zeros((1, self.form.output_size))
+                found = dense.bound(lower[None], upper[None], rows, np.zeros(1))
+                sides = found.low[0], found.high[0]
             outcome = finisher.prove(
                 replace(self.query, lower=lower, upper=upper),
                 self.deadline,
                 _no_search,
                 most_nodes=PATIENCE,
                 most_short=self.branch_reach,
-                known=dense.hidden_bounds(lower, upper),
+                known=(dense.by_layer(sides[0]), dense.by_layer(sides[1])),
             )
             pool.wait[row] = WAIT
             self.outcome.nodes += outcome.nodes
@@ -192,6 +318,7 @@ class _BoxRun:
                 self.outcome.candidate = outcome.candidate
                 break
             keep[row] = not outcome.proved
+            self.outcome.least = min(self.outcome.least, outcome.least)
             # What is worth a try is learned: a failure costs as much as hundreds of boxes.
             self.reach = _learn(self.reach, short, outcome.proved)
             if outcome.stage == "branch":
@@ -200,61 +327,13 @@ class _BoxRun:
                 self.boxes.finished[int(pool.place[row])] = (lower.copy(), upper.copy(), outcome)
             if clock.now() > self.deadline:
                 break
-        return pool.take(keep), influence[keep]
+        return pool.take(keep)
 
-    def bounder(self, lower: Tensor, upper: Tensor) -> Rows:
-        if self.dense is not None:
-            value, coefficient = self.dense.rows(
-                lower.numpy(), upper.numpy(), self.rows[0].numpy(), self.constant[0].numpy()
-            )
-            return Rows(torch.from_numpy(value), torch.from_numpy(coefficient), [])
-        boxes = self.crown.pre_activations(lower, upper)
-        return self.crown.rows(boxes, len(self.form.layers), self.rows, self.constant, self.inputs)
-
-    @property
-    def form(self) -> ReluForm:
-        return self.crown.form
-
-    def mix(self, boxes: Pool, rows: Rows, leaves: list[int]) -> tuple[Tensor, Tensor, Tensor]:
-        """The best bound of a mixture of the leaves' linear lower bounds over each box, its
-        coefficients and the mixture.
-
-        Each leaf's bound is linear in x on the box, so the bound of a mixture is again closed form
-        and concave in the weights: a few projected steps find good ones.
-        """
-        value, coefficient = rows.value[:, leaves], rows.inputs[:, leaves]
-        if len(leaves) == 1:
-            return value[:, 0], coefficient[:, 0], torch.ones_like(value)
-        mid, rad = (boxes.lower + boxes.upper) / 2, (boxes.upper - boxes.lower) / 2
-        constant = (
-            value
-            - (coefficient @ mid[:, :, None])[..., 0]
-            + (coefficient.abs() @ rad[:, :, None])[..., 0]
-        )
-        best, at = value.max(dim=1)
-        weight = torch.nn.functional.one_hot(at, len(leaves)).to(value.dtype)
-        best_weight = weight
-        weight = (weight + 1.0 / len(leaves)) / 2
-        for step in range(WEIGHT_STEPS):
-            mixed = (weight[:, None] @ coefficient)[:, 0]
-            x = mid - mixed.sign() * rad
-            each = constant + (coefficient @ x[:, :, None])[..., 0]
-            total = (weight * each).sum(dim=1)
-            better = total > best
-            best = torch.where(better, total, best)
-            best_weight = torch.where(better[:, None], weight, best_weight)
-            slope = each - total[:, None]
-            size = slope.abs().amax(dim=1, keepdim=True) + 1e-30
-            weight = weight * torch.exp(slope / size * (2.0 * 0.8**step))
-            weight = weight / weight.sum(dim=1, keepdim=True)
-        return best, (best_weight[:, None] @ coefficient)[:, 0], best_weight
-
-    def sample(self, kept: Pool, rows: Rows, left: Tensor) -> Array | None:
+    def sample(self, kept: Pool, linear: Array) -> Array | None:
         """Centres and the corners where the linear bounds are least: cheap, and often enough."""
-        coefficient = rows.inputs[left]
-        corner = torch.where(coefficient > 0, kept.lower[:, None], kept.upper[:, None])
+        corner = np.where(linear > 0, kept.lower[:, None], kept.upper[:, None])
         centre = ((kept.lower + kept.upper) / 2)[:, None]
-        points = torch.cat([centre, corner], dim=1).reshape(-1, kept.lower.shape[1]).numpy()
+        points = np.concatenate([centre, corner], axis=1).reshape(-1, kept.lower.shape[1])
         condition = self.query.search
         values = condition.value(condition.leaf_values(self.form.forward(points), points))
         best = int(values.argmax())
@@ -265,34 +344,36 @@ class _BoxRun:
 
     def hunt(self, pool: Pool) -> Array | None:
         order = pool.bound.argsort()[:8]
-        points = ((pool.lower + pool.upper) / 2)[order].numpy()
+        points = ((pool.lower + pool.upper) / 2)[order]
         for leaves in self.conjunctions[:4]:
             found = self.search(points, leaves, False)
             if found is not None:
                 return found
         return None
 
-    def halve(self, pool: Pool, influence: Tensor) -> Pool | None:
+    def halve(self, pool: Pool) -> Pool | None:
         if not len(pool):
             return pool
         width = pool.upper - pool.lower
-        size = torch.maximum(pool.lower.abs(), pool.upper.abs()).clamp(min=1e-300)
+        size = np.maximum(np.maximum(np.abs(pool.lower), np.abs(pool.upper)), 1e-300)
         allowed = width > LEAST_WIDTH * size
-        if not bool(allowed.any(dim=1).all()):
+        if not allowed.any(axis=1).all():
             return None
         # Where no input influences the bound, the widest one is as good as any.
-        score = torch.where(allowed, influence + 1e-12 * width, -1.0)
-        at = score.argmax(dim=1, keepdim=True)
-        middle = (pool.lower.gather(1, at) + pool.upper.gather(1, at)) / 2
-        here = self.count + torch.arange(len(pool))
+        at = np.where(allowed, pool.scores + 1e-12 * width, -1.0).argmax(axis=1)
+        rows = np.arange(len(pool))
+        middle = pool.lower[rows, at] + (pool.upper[rows, at] - pool.lower[rows, at]) / 2
+        lower, upper = pool.lower.copy(), pool.upper.copy()
+        lower[rows, at] = upper[rows, at] = middle
+        here = self.count + rows
         there = here + len(pool)
         self.count += 2 * len(pool)
         if self.boxes is not None:
-            for place, k, i, j in zip(pool.place, at[:, 0], here, there, strict=True):
+            for place, k, i, j in zip(pool.place, at, here, there, strict=True):
                 self.boxes.halves[int(place)] = (int(k), int(i), int(j))
-        wait = pool.wait - 1
-        first = replace(pool, upper=pool.upper.scatter(1, at, middle), place=here, wait=wait)
-        second = replace(pool, lower=pool.lower.scatter(1, at, middle), place=there, wait=wait)
+        wait = np.maximum(pool.wait - 1, 0)
+        first = replace(pool, upper=upper, place=here, wait=wait)
+        second = replace(pool, lower=lower, place=there, wait=wait)
         return join([first, second])
 
 

@@ -6,7 +6,7 @@ and skip connections, conditions that speak of the input, machines without numba
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -23,6 +23,7 @@ from qll.verify.condition import Array
 from qll.verify.proof import Effort
 from qll.verify.prover import WARM, ChainProver, _Run
 from qll.verify.query import Query
+from qll.verify.root import Root
 
 BATCH = 32
 
@@ -56,11 +57,13 @@ class Layout:
     def spread(self, layer: int, values: Any, fill: float = 0.0) -> Array:
         return np.asarray(values, dtype=np.float64)
 
-    def interval(self, lower: Array, upper: Array) -> tuple[Array, Array]:
+    def interval(
+        self, lower: Array, upper: Array, stop: Callable[[], bool] | None = None
+    ) -> tuple[Array, Array]:
         """CROWN at once: there is no cheaper stage on this path."""
         with torch.no_grad():
             boxes = self.crown.pre_activations(
-                self.crown.tensor(lower)[None], self.crown.tensor(upper)[None]
+                self.crown.tensor(lower)[None], self.crown.tensor(upper)[None], stop=stop
             )
         if not boxes.low:
             return np.zeros(0), np.zeros(0)
@@ -96,10 +99,18 @@ class GraphProver(ChainProver):
         self.run_type = _GraphRun
         self.rates = Rates()
         self.warm = WARM
+        self.keeps = False  # there are no certificates of these proofs
 
     @property
     def chain(self) -> Any:
         return self.layout
+
+    @property
+    def copies(self) -> int:
+        return self.bounds.copies
+
+    def prepare(self, query: Query) -> None:
+        """Nothing is compiled here."""
 
     def objectives(self, query: Query) -> tuple[Array, Array]:
         condition = query.search
@@ -143,7 +154,7 @@ class GraphProver(ChainProver):
 
     def ascend(
         self,
-        run: _Run,
+        run: Root,
         nodes: Sequence[Node],
         steps: int,
         *,
@@ -151,12 +162,15 @@ class GraphProver(ChainProver):
         target: float = np.inf,
     ) -> None:
         for start in range(0, len(nodes), BATCH):
+            if run.out_of_time():
+                break
             part = nodes[start : start + BATCH]
             domains, multipliers = self._batch(part, run.query)
             fresh = part[0].scales == (0.0, 0.0)
             bound, best = self.bounds.ascend(
-                domains, multipliers, steps, rates=self.rates if fresh else self.warm, target=target
-            )
+                domains, multipliers, steps, rates=self.rates if fresh else self.warm,
+                target=target, stop=run.out_of_time,
+            )  # fmt: skip
             with torch.no_grad():
                 coefficients, _ = self.bounds.coefficients(domains, best)
                 gaps = [
@@ -194,6 +208,10 @@ def _flat(parts: list[torch.Tensor], row: int) -> NDArray[np.float32]:
 
 class _GraphRun(_Run):
     """CROWN's pre-activation bounds stay as they are."""
+
+    def first_bounds(self) -> tuple[Array, Array]:
+        layout: Layout = self.prover.chain  # type: ignore[assignment]
+        return layout.interval(self.query.lower, self.query.upper, self.out_of_time)
 
     def tighten_root(self, steps: int) -> None:
         return None

@@ -24,7 +24,6 @@ class Effort:
     refine: int = 60
     retighten: int = 20
     retighten_depth: int = 2
-    open_nodes: int = 20_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,8 +53,8 @@ class Trace:
 @dataclass(eq=False)
 class Boxes:
     """How a box was taken apart. Boxes are numbered from 0, the whole: ``halves`` names the input
-    and the two halves (the lower one first), ``closed`` the weights of each conjunction's leaves with
-    which CROWN closes a box, ``finished`` its ends and the proof by neurons."""
+    and the two halves (the lower one first), ``closed`` the weights of each conjunction's leaves
+    with which CROWN closes a box, ``finished`` its ends and the proof by neurons."""
 
     halves: dict[int, tuple[int, int, int]] = field(default_factory=dict)
     closed: dict[int, list[Array]] = field(default_factory=dict)
@@ -71,10 +70,17 @@ class Outcome:
     reason: Reason | None = None
     bound: float = -np.inf
     root: float = -np.inf  # the bound before any split
+    least: float = np.inf  # bound of what was closed
     nodes: int = 0
     stage: str = "root"
     leaves: list[Node] = field(default_factory=list)
     trace: Trace = field(default_factory=Trace)
+
+    def close(self, node: Node, *, keep: bool) -> None:
+        """A domain that is refuted; ``keep`` it for a certificate."""
+        self.least = min(self.least, node.bound)
+        if keep:
+            self.leaves.append(node)
 
 
 # Given starting points (n, inputs), the leaves that must all be positive, and whether linear

@@ -18,15 +18,11 @@ from qll.bounds.dual import Rates
 from qll.errors import InputError
 from qll.networks.relu_form import ReluForm
 from qll.verify import clock
-from qll.verify.condition import Array, Obligation, obligations
+from qll.verify.condition import Array
 from qll.verify.proof import Effort, Outcome, Search, Trail
 from qll.verify.query import Query
+from qll.verify.root import MARGIN, SINGLE_MARGIN, Root
 from qll.verify.verdict import Reason
-
-# A float64 bound counts only above this share of the size of the numbers that were summed.
-MARGIN = 1e-9
-# The float32 ascent stops above this share: its rounding, so that float64 will mostly agree.
-SINGLE_MARGIN = 2e-5
 
 # Smaller steps for multipliers that were inherited: Adam's first steps are of full size.
 WARM = Rates(alpha=0.05, beta=0.1, weight=0.05, delta=0.1)
@@ -52,6 +48,7 @@ class ChainProver:
         self.run_type: type[_Run] = _Run
         self.rates = Rates()
         self.warm = WARM
+        self.keeps = True  # closed domains, for certificates
 
     @property
     def chain(self) -> Chain:
@@ -65,20 +62,22 @@ class ChainProver:
 
     def ascend(
         self,
-        run: _Run,
+        run: Root,
         nodes: Sequence[Node],
         steps: int,
         *,
         chain: Chain | None = None,
         target: float = np.inf,
     ) -> None:
-        """Raise the nodes' bounds. A node with inherited multipliers that ends below where it began
-        (Adam is not monotone) keeps the inherited ones."""
+        """Raise the nodes' bounds, as far as time allows. A node with inherited multipliers that
+        ends below where it began (Adam is not monotone) keeps the inherited ones."""
         chain = self.chain if chain is None else chain
         objectives = max(len(node.offset) for node in nodes)
         buffer = self._buffer(chain, objectives)
         before = [(n.bound, n.alpha, n.beta, n.weight, n.delta) for n in nodes]
         for start in range(0, len(nodes), self.lanes):
+            if run.out_of_time():
+                break
             buffer.run(
                 nodes[start : start + self.lanes],
                 run.box,
@@ -86,14 +85,27 @@ class ChainProver:
                 rates=self.rates if nodes[start].scales == (0.0, 0.0) else self.warm,
                 hull=True,
                 target=target,
+                stop=run.out_of_time,
             )
         for node, old in zip(nodes, before, strict=True):
             if node.bound < old[0]:
                 node.bound, node.alpha, node.beta, node.weight, node.delta = old
 
+    @property
+    def copies(self) -> int:
+        """Multipliers that tie the copies of the inputs."""
+        return self.chain.groups.copies
+
     def evaluate(self, nodes: Sequence[Node], query: Query, *, chain: Chain | None = None) -> Array:
         """The float64 bounds of the nodes' multipliers."""
         return evaluate(self.chain if chain is None else chain, nodes, query.lower, query.upper)
+
+    def prepare(self, query: Query) -> None:
+        """Load the kernels, or compile them: seconds, once on a machine."""
+        run = self.run_type(self, query, np.inf, _no_search)
+        node = self.chain.node(run.low, run.high, run.rows[:1], run.offsets[:1])
+        self.ascend(run, [node], 0)
+        self.evaluate([node], query)
 
     def objectives(self, query: Query) -> tuple[Array, Array]:
         """Every leaf of the condition as an objective ``g = -leaf`` (a violation needs g < 0): rows
@@ -133,157 +145,8 @@ class ChainProver:
         return run.execute()
 
 
-class _Run:
-    """The state of one proof."""
-
-    def __init__(self, prover: ChainProver, query: Query, deadline: float, search: Search) -> None:
-        self.prover = prover
-        self.effort = prover.effort
-        self.query = query
-        self.deadline = deadline
-        self.search = search
-        self.began = clock.now()
-        self.climbing = 0.0  # seconds in linear programmes
-        self.most_nodes = np.inf
-        self.most_short = np.inf
-        self.chain = prover.chain
-        mid, rad = (query.lower + query.upper) / 2, (query.upper - query.lower) / 2
-        self.box = (mid.astype(np.float32), rad.astype(np.float32))
-        self.low, self.high = self.chain.interval(query.lower, query.upper)
-        self.outcome = Outcome()
-        # Per hidden layer, the problem of each neuron's bound: (neuron, +1 lower or -1 upper).
-        self.tightened: dict[int, dict[tuple[int, int], Node]] = {}
-        self.rows, self.offsets = prover.objectives(query)
-        magnitude = abs(self.rows).sum(axis=1)
-        reach = np.maximum(np.abs(self.low), np.abs(self.high))[
-            self.chain.part(self.chain.layers - 1)
-        ].max(initial=1.0)
-        self.scale = float(np.max(magnitude * reach + np.abs(self.offsets), initial=1.0))
-        self.margin = MARGIN * self.scale
-
-    def out_of_time(self) -> bool:
-        return clock.now() > self.deadline
-
-    # ----- the root -------------------------------------------------------------------------
-
-    def execute(self) -> Outcome:
-        out = self.outcome
-        self.tighten_root(self.effort.quick_tighten)
-        waiting = [(i, o) for i, o in enumerate(obligations(self.query.search.tree))]
-        self.known: list[Obligation] = [o for _, o in waiting]
-        out.trace.known = self.known
-        nodes = self.refute([self.node_of(i) for i in range(len(self.known))], self.effort.quick)
-        if nodes:
-            self.tighten_root(self.effort.tighten)
-            for node in nodes:
-                node.low, node.high = self.low, self.high
-            nodes = self.refute(nodes, self.effort.root)
-        nodes = self.expand(nodes)
-        if not nodes:
-            out.proved = True
-            return out
-        out.bound = out.root = min(node.bound for node in nodes)
-        if -out.root > self.most_short:
-            out.reason = Reason.NODES
-            return out
-        out.stage = "branch"
-        self.branch(nodes)
-        return out
-
-    def node_of(self, label: int) -> Node:
-        leaves = list(self.known[label].leaves)
-        return self.chain.node(
-            self.low, self.high, self.rows[leaves], self.offsets[leaves], label=label
-        )
-
-    def expand(self, nodes: list[Node]) -> list[Node]:
-        """Nodes whose obligation waits on a disjunction become one node per part."""
-        done: list[Node] = []
-        stack = list(nodes)
-        while stack:
-            node = stack.pop()
-            obligation = self.known[node.label]
-            if obligation.is_conjunction:
-                done.append(node)
-                continue
-            fresh = []
-            for part in obligation.expand():
-                self.known.append(part)
-                fresh.append(self.node_of(len(self.known) - 1))
-            first = min(obligation.waiting, key=lambda part: len(part.parts))
-            labels = list(range(len(self.known) - len(fresh), len(self.known)))
-            self.outcome.trace.cases[node.label] = (obligation.waiting.index(first), labels)
-            stack.extend(self.refute(fresh, self.effort.root))
-            if self.out_of_time():
-                return done + stack
-        return done
-
-    def tighten_root(self, steps: int) -> None:
-        """Pre-activation bounds of layers 2.. from the dual of the layers below."""
-        full = self.chain
-        for k in range(1, self.prover.hidden):
-            below = self.prover.chains[k - 1]
-            count = int(below.starts[-1])
-            part = full.part(k)
-            known = self.tightened.setdefault(k, {})
-            rows, bias = full.upper[k - 1], full.bias[part]
-            # A neuron whose sign is known needs no better bound to be relaxed exactly.
-            unstable = np.flatnonzero((self.low[part] < 0) & (self.high[part] > 0))
-            open_ = []
-            for i in unstable.tolist():
-                for sign in (1, -1):
-                    node = known.get((i, sign))
-                    if node is None:
-                        objective, offset = sign * rows[i][None], np.array([sign * bias[i]])
-                        node = below.node(
-                            self.low[:count], self.high[:count], objective, offset, label=i
-                        )
-                        node.depth = sign
-                        known[(i, sign)] = node
-                    node.low, node.high = self.low[:count], self.high[:count]
-                    open_.append(node)
-            if not open_:
-                continue
-            self.prover.ascend(self, open_, steps, chain=below)
-            bounds = self.prover.evaluate(open_, self.query, chain=below)
-            low, high = self.low.copy(), self.high.copy()
-            for node, bound in zip(open_, bounds, strict=True):
-                node.bound = float(bound)
-                key = (k, node.label, node.depth)
-                best = self.outcome.trace.tightened.get(key)
-                if best is None or best.bound < node.bound:
-                    self.outcome.trace.tightened[key] = replace(node)
-                at = part.start + node.label
-                slack = MARGIN * max(1.0, abs(bound))
-                if node.depth > 0:
-                    low[at] = max(low[at], bound - slack)
-                else:
-                    high[at] = min(high[at], -bound + slack)
-            self.low, self.high = low, high
-
-    # ----- refuting and splitting -----------------------------------------------------------
-
-    def refute(self, nodes: list[Node], steps: int) -> list[Node]:
-        """Ascend and return what stays open; a bound counts only in float64."""
-        open_ = []
-        live = [node for node in nodes if not node.is_empty]
-        self.outcome.nodes += len(nodes)
-        self.outcome.trace.empty.extend(n for n in nodes if n.is_empty)
-        if not live:
-            return []
-        target = SINGLE_MARGIN * self.scale
-        self.prover.ascend(self, live, steps, target=target)
-        hopeful = [n for n in live if n.bound > 0]
-        if hopeful:
-            bounds = self.prover.evaluate(hopeful, self.query)
-            for node, bound in zip(hopeful, bounds, strict=True):
-                node.bound = float(bound)
-        for node in live:
-            if node.bound > self.margin:
-                self.outcome.leaves.append(node)
-            else:
-                open_.append(node)
-        return open_
+class _Run(Root):
+    """Branch and bound on the signs of neurons."""
 
     def branch(self, nodes: list[Node]) -> None:
         out = self.outcome
@@ -297,7 +160,7 @@ class _Run:
             if out.nodes > self.most_nodes:
                 out.reason = Reason.NODES
                 return
-            if len(queue) > self.effort.open_nodes:
+            if len(queue) + len(out.leaves) > self.most_kept:
                 out.reason = Reason.MEMORY
                 return
             if (rounds < 8 or rounds % 4 == 0) and self.hunt(queue, rounds):
@@ -315,13 +178,18 @@ class _Run:
                 children.extend(self.settle(exact))
                 if out.candidate is not None or out.reason is not None:
                     return
-            closed = [n for n in children if n.bound > self.margin or n.is_empty]
-            out.leaves.extend(n for n in closed if not n.is_empty)
-            out.trace.empty.extend(n for n in closed if n.is_empty)
-            rest = [n for n in children if not (n.bound > self.margin or n.is_empty)]
-            shallow = [n for n in rest if n.depth <= self.effort.retighten_depth]
-            for node in shallow:
-                self.retighten(node)
+            self.note_empty(children)
+            rest = []
+            for node in children:
+                if node.is_empty:
+                    continue
+                if node.bound > self.margin:
+                    out.close(node, keep=self.prover.keeps)
+                else:
+                    rest.append(node)
+            for node in rest:
+                if node.depth <= self.effort.retighten_depth and not self.out_of_time():
+                    self.retighten(node)
             rest = self.refute(rest, self.effort.refine)
             queue = sorted(queue + rest, key=lambda n: n.bound)
         out.proved = True
@@ -467,3 +335,7 @@ class _Run:
         if still:
             self.outcome.reason = Reason.MARGIN
         return []
+
+
+def _no_search(points: Array, leaves: Sequence[int], programmes: bool) -> Array | None:
+    return None

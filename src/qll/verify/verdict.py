@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -69,7 +70,7 @@ class Verdict:
             "status": str(self.status),
             "reason": None if self.reason is None else str(self.reason),
             "stage": self.stage,
-            "bound": self.bound,
+            "bound": None if self.bound is None or not math.isfinite(self.bound) else self.bound,
             "nodes": self.nodes,
             "seconds": round(self.seconds, 6),
             "backend": self.backend,

@@ -18,8 +18,9 @@ from qll.verify.graph import GraphProver
 from qll.verify.judge import Judgement, Worth, judge
 from qll.verify.pattern import climb
 from qll.verify.proof import Outcome
-from qll.verify.prover import MARGIN, ChainProver
+from qll.verify.prover import ChainProver
 from qll.verify.query import Query
+from qll.verify.root import MARGIN
 from qll.verify.verdict import FLOAT_MARGIN_NOTE, Reason, Status, Verdict
 
 Prover: TypeAlias = ChainProver | BoxProver
@@ -54,7 +55,8 @@ class BranchAndBound(Backend):
             if not left:
                 break
             start = clock.now()
-            found = attack(network, [queries[i] for i in left], plan)
+            deadline = start + sum(max(0.0, budget.seconds - spent[i]) for i in left)
+            found = attack(network, [queries[i] for i in left], plan, deadline=deadline)
             for i, best in zip(left, found, strict=True):
                 verdicts[i] = self._judge(queries[i], best, near, i)
             share = (clock.now() - start) / len(left)
@@ -62,15 +64,17 @@ class BranchAndBound(Backend):
                 spent[i] += share
         provers: dict[bool, Prover] = {}
         for i, query in enumerate(queries):
+            key = query.search.inputs is None
+            if verdicts[i] is None and key not in provers:
+                # Once for the network, and loading (at first: compiling) its kernels: before the
+                # clock of a query runs.
+                provers[key] = (self.choose or choose_prover)(query)
+                provers[key].keeps = budget.proofs
+                provers[key].prepare(query)
             start = clock.now()
             verdict = verdicts[i]
             if verdict is None:
-                key = query.search.inputs is None
-                if key not in provers:
-                    provers[key] = (self.choose or choose_prover)(query)
                 prover = provers[key]
-                if isinstance(prover, BoxProver):
-                    prover.keeps = budget.proofs
                 verdict = self._prove(
                     prover, network, query, start + budget.seconds - spent[i], near.get(i)
                 )
@@ -104,7 +108,9 @@ class BranchAndBound(Backend):
         def search(points: Array, leaves: Sequence[int], programmes: bool) -> Array | None:
             tree = both(tuple(leaves))
             starts = [query.clip(points)]
-            found = attack(network, [query], FROM_NODE, first_points=starts, trees=[tree])[0]
+            found = attack(
+                network, [query], FROM_NODE, first_points=starts, trees=[tree], deadline=deadline
+            )[0]
             point, value = found.point, found.value
             if programmes and not query.search.is_violated(value):
                 point, value = climb(
@@ -142,11 +148,10 @@ def _as_verdict(outcome: Outcome, ties: list[Judgement]) -> Verdict:
             Status.FALSIFIED, outcome.stage, witness=outcome.candidate, nodes=outcome.nodes
         )
     if outcome.proved:
-        bound = min((leaf.bound for leaf in outcome.leaves), default=np.inf)
         return Verdict(
             Status.VERIFIED,
             outcome.stage,
-            bound=float(bound),
+            bound=float(outcome.least),
             nodes=outcome.nodes,
             notes=(FLOAT_MARGIN_NOTE.format(margin=MARGIN),),
         )

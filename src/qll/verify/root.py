@@ -1,0 +1,197 @@
+"""The root of a proof: pre-activation bounds, and the obligations that they refute at once."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from qll.bounds.chain import Node
+from qll.verify import clock
+from qll.verify.condition import Array, Obligation, obligations
+from qll.verify.proof import Outcome, Search
+from qll.verify.query import Query
+from qll.verify.verdict import Reason
+
+if TYPE_CHECKING:
+    from qll.verify.prover import ChainProver
+
+# A float64 bound counts only above this share of the size of the numbers that were summed.
+MARGIN = 1e-9
+# The float32 ascent stops above this share: its rounding, so that float64 will mostly agree.
+SINGLE_MARGIN = 2e-5
+# Open domains (and closed ones, where a certificate is wanted) may take this much memory.
+MOST_BYTES = 1 << 30
+
+
+class Root:
+    """The state of one proof, and its part before any split."""
+
+    def __init__(self, prover: ChainProver, query: Query, deadline: float, search: Search) -> None:
+        self.prover = prover
+        self.effort = prover.effort
+        self.query = query
+        self.deadline = deadline
+        self.search = search
+        self.began = clock.now()
+        self.climbing = 0.0  # seconds in linear programmes
+        self.most_nodes = np.inf
+        self.most_short = np.inf
+        self.chain = prover.chain
+        mid, rad = (query.lower + query.upper) / 2, (query.upper - query.lower) / 2
+        self.box = (mid.astype(np.float32), rad.astype(np.float32))
+        self.low, self.high = self.first_bounds()
+        self.outcome = Outcome()
+        # Per hidden layer, the problem of each neuron's bound: (neuron, +1 lower or -1 upper).
+        self.tightened: dict[int, dict[tuple[int, int], Node]] = {}
+        self.rows, self.offsets = prover.objectives(query)
+        magnitude = abs(self.rows).sum(axis=1)
+        reach = np.maximum(np.abs(self.low), np.abs(self.high))[
+            self.chain.part(self.chain.layers - 1)
+        ].max(initial=1.0)
+        self.scale = float(np.max(magnitude * reach + np.abs(self.offsets), initial=1.0))
+        self.margin = MARGIN * self.scale
+        # low, high, sign, alpha, beta and gap; the minimiser; delta
+        copies = prover.copies
+        each = 29 * len(self.low) + 4 * query.lower.size + 4 * copies
+        self.most_kept = max(64, MOST_BYTES // each)
+
+    def first_bounds(self) -> tuple[Array, Array]:
+        return self.chain.interval(self.query.lower, self.query.upper)
+
+    def out_of_time(self) -> bool:
+        return clock.now() > self.deadline
+
+    def execute(self) -> Outcome:
+        out = self.outcome
+        self.tighten_root(self.effort.quick_tighten)
+        waiting = [(i, o) for i, o in enumerate(obligations(self.query.search.tree))]
+        self.known: list[Obligation] = [o for _, o in waiting]
+        out.trace.known = self.known
+        nodes = self.refute([self.node_of(i) for i in range(len(self.known))], self.effort.quick)
+        if nodes:
+            self.tighten_root(self.effort.tighten)
+            for node in nodes:
+                node.low, node.high = self.low, self.high
+            nodes = self.refute(nodes, self.effort.root)
+        nodes = self.expand(nodes)
+        if not nodes:
+            out.proved = True
+            return out
+        out.bound = out.root = min(node.bound for node in nodes)
+        if -out.root > self.most_short:
+            out.reason = Reason.NODES
+            return out
+        out.stage = "branch"
+        self.branch(nodes)
+        return out
+
+    def branch(self, nodes: list[Node]) -> None:
+        """Split ``nodes``, the obligations left open, until the outcome is known."""
+        raise NotImplementedError
+
+    def node_of(self, label: int) -> Node:
+        leaves = list(self.known[label].leaves)
+        return self.chain.node(
+            self.low, self.high, self.rows[leaves], self.offsets[leaves], label=label
+        )
+
+    def expand(self, nodes: list[Node]) -> list[Node]:
+        """Nodes whose obligation waits on a disjunction become one node per part."""
+        done: list[Node] = []
+        stack = list(nodes)
+        while stack:
+            node = stack.pop()
+            obligation = self.known[node.label]
+            if obligation.is_conjunction:
+                done.append(node)
+                continue
+            fresh = []
+            for part in obligation.expand():
+                self.known.append(part)
+                fresh.append(self.node_of(len(self.known) - 1))
+            first = min(obligation.waiting, key=lambda part: len(part.parts))
+            labels = list(range(len(self.known) - len(fresh), len(self.known)))
+            self.outcome.trace.cases[node.label] = (obligation.waiting.index(first), labels)
+            stack.extend(self.refute(fresh, self.effort.root))
+            if self.out_of_time():
+                return done + stack
+        return done
+
+    def tighten_root(self, steps: int) -> None:
+        """Pre-activation bounds of layers 2.. from the dual of the layers below."""
+        full = self.chain
+        for k in range(1, self.prover.hidden):
+            below = self.prover.chains[k - 1]
+            count = int(below.starts[-1])
+            part = full.part(k)
+            known = self.tightened.setdefault(k, {})
+            rows, bias = full.upper[k - 1], full.bias[part]
+            # A neuron whose sign is known needs no better bound to be relaxed exactly.
+            unstable = np.flatnonzero((self.low[part] < 0) & (self.high[part] > 0))
+            open_ = []
+            for i in unstable.tolist():
+                for sign in (1, -1):
+                    node = known.get((i, sign))
+                    if node is None:
+                        objective, offset = sign * rows[i][None], np.array([sign * bias[i]])
+                        node = below.node(
+                            self.low[:count], self.high[:count], objective, offset, label=i
+                        )
+                        node.depth = sign
+                        known[(i, sign)] = node
+                    node.low, node.high = self.low[:count], self.high[:count]
+                    open_.append(node)
+            if not open_:
+                continue
+            low, high = self.low.copy(), self.high.copy()
+            for start in range(0, len(open_), self.prover.lanes):
+                if self.out_of_time():
+                    return
+                some = open_[start : start + self.prover.lanes]
+                self.prover.ascend(self, some, steps, chain=below)
+                for node, bound in zip(
+                    some, self.prover.evaluate(some, self.query, chain=below), strict=True
+                ):
+                    self.note_tightened(k, node, float(bound))
+                    at = part.start + node.label
+                    slack = MARGIN * max(1.0, abs(bound))
+                    if node.depth > 0:
+                        low[at] = max(low[at], bound - slack)
+                    else:
+                        high[at] = min(high[at], -bound + slack)
+            self.low, self.high = low, high
+
+    def note_tightened(self, layer: int, node: Node, bound: float) -> None:
+        node.bound = bound
+        key = (layer, node.label, node.depth)
+        best = self.outcome.trace.tightened.get(key)
+        if best is None or best.bound < bound:
+            self.outcome.trace.tightened[key] = replace(node)
+
+    def refute(self, nodes: list[Node], steps: int) -> list[Node]:
+        """Ascend and return what stays open; a bound counts only in float64."""
+        open_ = []
+        live = [node for node in nodes if not node.is_empty]
+        self.outcome.nodes += len(nodes)
+        self.note_empty(nodes)
+        if not live:
+            return []
+        target = SINGLE_MARGIN * self.scale
+        self.prover.ascend(self, live, steps, target=target)
+        hopeful = [n for n in live if n.bound > 0]
+        if hopeful:
+            bounds = self.prover.evaluate(hopeful, self.query)
+            for node, bound in zip(hopeful, bounds, strict=True):
+                node.bound = float(bound)
+        for node in live:
+            if node.bound > self.margin:
+                self.outcome.close(node, keep=self.prover.keeps)
+            else:
+                open_.append(node)
+        return open_
+
+    def note_empty(self, nodes: list[Node]) -> None:
+        if self.prover.keeps:
+            self.outcome.trace.empty.extend(n for n in nodes if n.is_empty)
