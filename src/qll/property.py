@@ -247,10 +247,21 @@ class Property:
         loss = record.loss(worst)
         return torch.where(worst == record.top, torch.zeros_like(loss), loss)
 
-    def certified(self, bounds: OutputBounds, *, labels: Tensor | None = None) -> Tensor:
-        """Which regions the bounds prove: the hard value is at most 0 everywhere in them. In the
-        arithmetic of the bounds: float rounding is not covered, a verifier's certificate is."""
-        return self.enclose(bounds, labels=labels, logic=Boolean())[1] <= 0
+    def certified(
+        self,
+        bounds: OutputBounds,
+        *,
+        labels: Tensor | None = None,
+        logic: Logic | str | None = None,
+    ) -> Tensor:
+        """Which regions the bounds prove: the hard value is at most 0 everywhere in them, or, with a
+        ``logic``, the soft value plus its slack. In the arithmetic of the bounds: float rounding
+        is not covered, a verifier's certificate is."""
+        if logic is None:
+            return self.enclose(bounds, labels=labels, logic=Boolean())[1] <= 0
+        several = labels is not None and labels.dim() > 1
+        _, slack = self.slack(logic, outputs=bounds.outputs, multi_label=several)
+        return self.enclose(bounds, labels=labels, logic=logic)[1] + slack <= 0
 
     def hard_form(
         self,

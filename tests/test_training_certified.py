@@ -1,0 +1,235 @@
+"""Certified training: stages, schedules, the soft quantifier, the threshold start, intervals."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+import qll
+from qll.bounds import modules
+from qll.bounds.modules import module_bounds
+from qll.data import load as load_data
+from qll.errors import InputError, NetworkError
+from qll.kernels.intervals import folded_intervals
+from qll.logics import logic as read_logic
+from qll.networks.models import create
+from qll.regions import Region
+from qll.training.config import TrainConfig, resolve
+from qll.training.feedback import Feedback
+from qll.training.initialise import threshold_first_convolution
+from qll.training.loop import Trainer, train
+from qll.training.loss import reduce_losses
+from qll.training.progress import Silent
+from qll.training.stages import stages
+
+SMALL = {"count_train": 48, "count_test": 12}
+
+
+def config(**options: object) -> TrainConfig:
+    return resolve(
+        "not-both",
+        "dice-rendered",
+        options={"logic": "qll:5", "epochs": 2, "data_options": SMALL, **options},
+    )
+
+
+# --- stages and schedules ---
+
+
+def test_stages_take_their_shares_and_their_settings() -> None:
+    run = config(
+        epochs=10,
+        method="small-box",
+        stages=({"share": 0.4, "method": "attack", "options": {}}, {"alpha": 1.0}),
+    )
+    first, second = stages(run)
+    assert (first.first, first.last, second.first, second.last) == (0, 4, 4, 10)
+    assert (first.config.method, second.config.method) == ("attack", "small-box")
+    assert second.config.alpha == 1.0 and first.config.alpha == run.alpha
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ({"share": 2.0}, "shares"),
+        ({"network": "wide"}, "cannot set 'network'"),
+        ({"alpha": -1.0}, "wrong value"),
+    ],
+)
+def test_wrong_stages_are_named(table: dict[str, object], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        config(stages=(table,))
+
+
+def test_a_run_goes_through_its_stages() -> None:
+    run = config(
+        method="small-box",
+        stages=({"share": 0.5, "method": "attack", "attack": "apgd:2", "options": {}}, {}),
+    )
+    found = train(run)
+    assert [row["method"] for row in found.rows] == ["attack", "small-box"]
+
+
+def test_epsilon_warms_up_to_its_reach() -> None:
+    run = config(epochs=4, method="bound", warm_up=0.5, reach=1.5)
+    part = Trainer(run, load_data("dice-rendered", **SMALL), None, None, Silent()).parts[0]
+    sizes = [part.at(epoch)[0].value_of("epsilon") for epoch in range(4)]
+    full = 1.5 * 4 / 255
+    assert 0 < sizes[0] < sizes[1] < full
+    assert sizes[2:] == pytest.approx([full, full])
+
+
+def test_a_method_brings_its_own_defaults_and_settings_win() -> None:
+    assert resolve("not-both", "dice", options={"method": "bound"}).warm_up > 0
+    assert resolve("not-both", "dice", options={"method": "bound", "warm_up": 0.0}).warm_up == 0
+    assert resolve("not-both", "dice").warm_up == 0
+    assert resolve("not-both", "dice", options={"method": "projected"}).surrogate is not None
+
+
+def test_a_surrogate_is_trained_on_and_never_judged_by() -> None:
+    run = resolve("not-both", "dice", options={"method": "projected"})
+    assert run.trained_property(6).name == "label-robustness"
+    assert run.trained_property(6).value_of("epsilon") == pytest.approx(8 / 255)
+    assert run.judged_property(6).name == run.attacked_property(6).name == "not-both"
+    assert run.attacked_property(6).value_of("epsilon") == pytest.approx(4 / 255)
+
+
+# --- the soft quantifier over the batch ---
+
+
+def test_the_soft_quantifier_runs_from_the_mean_to_the_worst() -> None:
+    losses = torch.tensor([-1.0, 0.5, 3.0])
+    mean, worst = float(losses.mean()), float(losses.max())
+    assert float(reduce_losses(losses, None)) == pytest.approx(mean)
+    assert float(reduce_losses(losses, None, 1e-4)) == pytest.approx(mean, abs=1e-3)
+    assert float(reduce_losses(losses, None, 1e3)) == pytest.approx(worst, abs=2e-3)
+    values = [float(reduce_losses(losses, None, h)) for h in (0.1, 1.0, 10.0)]
+    assert mean < values[0] < values[1] < values[2] < worst
+    assert float(reduce_losses(losses, None, 2.0)) == pytest.approx(
+        math.log(sum(math.exp(2 * v) for v in losses.tolist()) / 3) / 2
+    )
+
+
+# --- the threshold start ---
+
+
+def test_thresholds_ignore_what_the_perturbation_alone_can_cause() -> None:
+    torch.manual_seed(0)
+    model = create("paper-mnist")
+    threshold_first_convolution(model, 0.2)
+    first = nn.Sequential(*list(model)[:3])  # normalisation, convolution, ReLU
+    with torch.no_grad():
+        dark = first(torch.full((1, 1, 28, 28), 0.15))
+        bright = first(torch.ones(1, 1, 28, 28))
+    # the taps' noise aside, a pixel below the threshold gives nothing and a white one gives 1
+    assert float(dark.max()) < 0.2
+    assert float(bright[..., 1:-1, 1:-1].mean()) == pytest.approx(1.0, abs=0.3)
+
+
+def test_thresholds_need_a_convolution() -> None:
+    with pytest.raises(NetworkError, match="no convolution"):
+        threshold_first_convolution(nn.Sequential(nn.Flatten(), nn.Linear(4, 2)), 0.1)
+
+
+# --- intervals in kernels against the plain ones ---
+
+
+@pytest.mark.parametrize(("name", "channels"), [("paper-mnist", 1), ("paper-dice", 3), ("wide", 1)])
+@pytest.mark.parametrize("count", [1, 21])
+def test_folded_intervals_are_the_plain_ones(
+    name: str, channels: int, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(1)
+    model = create(name)
+    x = torch.rand(count, channels, 28, 28)
+    lower, upper = (x - 0.1).clamp(0, 1), (x + 0.1).clamp(0, 1)
+    assert folded_intervals(model, lower, upper) is not None
+
+    def ends() -> tuple[torch.Tensor, torch.Tensor, list[torch.Tensor]]:
+        model.zero_grad()
+        low, high = module_bounds(model, lower, upper).outputs_box()
+        (high.square().sum() - low.sum()).backward()
+        grads = [p.grad.clone() for p in model.parameters() if p.grad is not None]
+        return low.detach(), high.detach(), grads
+
+    fast = ends()
+    monkeypatch.setattr(modules, "folded_intervals", lambda *_: None)
+    plain = ends()
+    torch.testing.assert_close(fast[0], plain[0], rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(fast[1], plain[1], rtol=1e-4, atol=1e-4)
+    assert len(fast[2]) == len(plain[2]) == len(list(model.parameters()))
+    for ours, theirs in zip(fast[2], plain[2], strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=2e-3, atol=2e-3 * float(theirs.abs().max()))
+
+
+def test_folded_intervals_contain_what_the_network_does() -> None:
+    torch.manual_seed(2)
+    model = create("paper-mnist")
+    x = torch.rand(8, 1, 28, 28)
+    lower, upper = (x - 0.2).clamp(0, 1), (x + 0.2).clamp(0, 1)
+    low, high = module_bounds(model, lower, upper).outputs_box()
+    for _ in range(200):
+        y = model(lower + torch.rand_like(x) * (upper - lower))
+        assert bool(((y >= low - 1e-4) & (y <= high + 1e-4)).all())
+
+
+# --- certificates from one forward pass ---
+
+
+def test_a_certificate_from_the_bound_is_never_refuted_by_the_verifier() -> None:
+    """Hard and soft-plus-slack certificates over small boxes, against the complete verifier."""
+    torch.manual_seed(3)
+    prop = qll.load("not-both", epsilon=0.01)
+    data = load_data("dice-rendered", **SMALL)
+    x = torch.from_numpy(data.test.images)
+    accepted = refuted = 0
+    for seed in range(4):
+        torch.manual_seed(seed)
+        model = create("paper-dice").eval()
+        with torch.no_grad():  # from networks that obey nowhere to some that do everywhere
+            model[-1].bias -= 0.15 * seed
+        region = Region.of(prop, x)
+        bounds = module_bounds(model, region.lower, region.upper, kind="crown")
+        hard = prop.enclose(bounds, logic="boolean")[1] <= 0
+        soft = prop.certified(bounds, logic="qll:5")
+        verdicts = qll.verify(prop, model, x, timeout=5.0)
+        for sure, also, verdict in zip(hard.tolist(), soft.tolist(), verdicts, strict=True):
+            assert sure or not also, "the soft certificate is the stricter one"
+            accepted += also
+            refuted += (sure or also) and verdict.status == "falsified"
+    assert accepted > 0, "nothing was certified: the test says nothing"
+    assert refuted == 0
+
+
+# --- feedback ---
+
+
+def test_witnesses_come_back_from_disk_and_join_the_loss(tmp_path) -> None:
+    data = load_data("dice-rendered", **SMALL)
+    points = torch.rand(5, *data.shape)
+    sources = torch.tensor([0, 1, 2, 3, 4])
+    Feedback(torch.tensor([7, 8]), points, sources).save(tmp_path)
+    held = Feedback.load(tmp_path)
+    assert held is not None
+    assert held.rows.tolist() == [7, 8] and torch.equal(held.witnesses, points)
+    assert held.order(torch.arange(10)).tolist().count(7) > 1
+    term = held.term(
+        create("paper-dice"), qll.load("not-both"), read_logic("qll:5"), data,
+        batch=8, seed=0, place=(0, 0),
+    )  # fmt: skip
+    assert term is not None and len(term.losses) == 2 and term.losses.requires_grad
+
+
+def test_the_projected_network_obeys_everywhere() -> None:
+    """Also far from the data: on noise of any size."""
+    run = config(method="projected", epochs=1, attack="apgd:2")
+    model = train(run).model.eval()
+    prop = qll.load("not-both")
+    with torch.no_grad():
+        noise = 30 * torch.randn(2000, 3, 28, 28)
+        assert bool(prop.holds(model(noise)).all())
+    x = torch.from_numpy(load_data("dice-rendered", **SMALL).test.images)
+    assert all(v.status == "verified" for v in qll.verify(prop, model, x, timeout=5.0))
