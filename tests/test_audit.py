@@ -29,6 +29,7 @@ from qll.formula.question import question
 from qll.formula.rewrite import Shape
 from qll.networks import load
 from qll.properties import parse
+from qll.verify.api import Problem
 from qll.verify.backend import BACKENDS, Budget
 from qll.verify.certificate import certify, confirm, pack, write
 from qll.verify.query import Query
@@ -379,3 +380,23 @@ def test_published_networks(shared: Path) -> None:
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "verified confirmed 100.000 %" in done.stdout, done.stdout
+
+
+def test_a_proof_without_a_hull_is_confirmed() -> None:
+    """So small a region that no neuron of the first layer is open: no subset to try."""
+    c = certified()[0]
+    verdict = c.case.decide(0.001)
+    assert verdict.status is Status.VERIFIED
+    _, answer = certify(c.case.query(0.001), verdict, c.case.subject(0.001))
+    assert answer.confirmed, answer
+
+
+def test_the_normalisation_of_a_network_that_was_read_before_counts() -> None:
+    """A handle, and its bytes with the same mean and deviation, are the same question."""
+    c = certified()[0]
+    x0 = c.case.x0.reshape(1, *SHAPE)
+    problem = Problem.of(c.case.prop, c.case.network, x0, [c.case.label], timeout=5.0)
+    assert (problem.mean, problem.std) == (0.4, 0.3)
+    found = problem.handle.relu_form.forward(c.case.x0[None])
+    expected = c.case.network.relu_form.forward(c.case.x0[None])
+    np.testing.assert_allclose(found, expected, rtol=1e-12)

@@ -193,7 +193,7 @@ class Bounder:
         spread = spread.reshape(*groups.column.shape, count)
         least = (spread * mid - np.abs(spread) * rad).sum(1)
         bias = np.append(self.layers[0][2], 0.0)[groups.neuron, None]
-        for subset in product((0.0, 1.0), repeat=kept.shape[1] if kept.any() else 0):
+        for subset in product((0.0, 1.0), repeat=kept.shape[1]) if kept.any() else ():
             chosen = kept * np.array(subset)[:, None]
             r = spread + weight @ chosen
             here = (r * mid - np.abs(r) * rad).sum(1) + (chosen * bias).sum(1)

@@ -67,6 +67,8 @@ class Problem:
         if not isinstance(handle, Network):
             shape = tuple(points.shape[1:]) if isinstance(handle, nn.Module) else None
             handle = load_network(handle, input_shape=shape, mean=mean, std=std)
+        elif mean is None and std is None and handle.normalisation is not None:
+            mean, std = (_plain(v, handle.input_shape) for v in handle.normalisation)
         if points.ndim < 2 or int(np.prod(points.shape[1:])) != handle.input_size:
             raise InputError(
                 "the data points do not fit the network",
@@ -208,6 +210,11 @@ class Problem:
         if data is not None and self.certificates is not None:
             certificate.write(self.certificates, f"{self.number(index):05d}", data, self.network)
         return confirmed if self.certified else replace(verdict, proof=None)
+
+
+def _plain(values: Array, shape: tuple[int, ...]) -> Any:
+    """One number for all inputs, where that says it all."""
+    return float(values[0]) if (values == values[0]).all() else values.reshape(shape)
 
 
 def _backend(name: str) -> Backend:
