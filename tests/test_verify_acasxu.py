@@ -15,6 +15,7 @@ from qll.formula.hard import Min, affine
 from qll.networks import ReluForm, load
 from qll.verify import boxes, clock
 from qll.verify.backend import BACKENDS, Budget
+from qll.verify.backends.bab import BranchAndBound
 from qll.verify.boxes import BoxProver
 from qll.verify.certificate import certify
 from qll.verify.query import Query
@@ -52,10 +53,13 @@ def test_acasxu_verdicts(shared: Path, network: str, prop: int, expected: str) -
     assert str(verdict.status) == expected
 
 
-def test_acasxu_proofs_are_confirmed(shared: Path) -> None:
+@pytest.mark.parametrize("easy", [0, 10_000])
+def test_acasxu_proofs_are_confirmed(shared: Path, easy: int) -> None:
+    """With duals on every box, and by halving alone."""
     query = acas_query(shared, "2_2", 4)
     budget = Budget(seconds=60, clock="cpu", proofs=True)
-    verdict = BACKENDS["bab"]().decide([query], budget)[0]
+    backend = BranchAndBound(choose=lambda q: BoxProver(q.form, easy=easy))
+    verdict = backend.decide([query], budget)[0]
     assert verdict.status is Status.VERIFIED
     assert verdict.nodes > 1
     _, answer = certify(query, verdict)

@@ -1,0 +1,109 @@
+"""Budgets: a query ends in time and says what ran out, whatever the network."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+from verify_cases import FormNetwork, chain
+
+from qll.formula.hard import affine
+from qll.networks.relu_form import Layer, ReluForm
+from qll.verify import root
+from qll.verify.attack import Plan, SearchNetwork, attack
+from qll.verify.backend import BACKENDS, Budget
+from qll.verify.backends.bab import BranchAndBound
+from qll.verify.boxes import BoxProver
+from qll.verify.graph import GraphProver
+from qll.verify.prover import ChainProver
+from qll.verify.query import Query
+from qll.verify.verdict import Reason, Status
+
+pytest.importorskip("numba")
+
+# On top of 10 %: what the CPU clock of a busy machine is off by.
+SLACK = 0.1
+
+
+def wide(inputs: int, *widths: int, skip: bool = False) -> FormNetwork:
+    rng = np.random.default_rng(0)
+    sizes = [inputs, *widths, 3]
+    layers = []
+    for k, (below, width) in enumerate(itertools.pairwise(sizes)):
+        terms = [(k, rng.standard_normal((width, below)) / np.sqrt(below))]
+        if skip and k:
+            terms.insert(0, (0, rng.standard_normal((width, inputs)) / np.sqrt(inputs)))
+        layers.append(Layer(rng.standard_normal(width) * 0.1, tuple(terms)))
+    return FormNetwork(ReluForm((inputs,), tuple(layers)))
+
+
+def hard(network: FormNetwork, radius: float) -> Query:
+    """Above every value that an attack reaches, below what bounds can show soon."""
+    size = network.relu_form.input_size
+    box = np.full(size, -radius), np.full(size, radius)
+    free = Query(network, *box, affine([(("y", 0), 1.0)], -1e4))
+    best = attack(SearchNetwork(network.relu_form), [free], Plan(starts=16, steps=60))[0]
+    top = 1e4 + best.value
+    return Query(network, *box, affine([(("y", 0), 1.0)], -1.1 * top))
+
+
+CASES: dict[str, tuple[Any, Query]] = {
+    "chain": (ChainProver, hard(wide(100, 80, 80), 1.0)),
+    "wide chain": (ChainProver, hard(wide(300, 400, 400, 400), 1.0)),
+    "graph": (GraphProver, hard(wide(60, 60, 60, 60, skip=True), 1.0)),
+    "boxes": (BoxProver, hard(wide(9, 60, 60, 60), 4.0)),
+    "wide boxes": (BoxProver, hard(wide(9, 400, 400, 400), 4.0)),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_budget_holds(name: str) -> None:
+    prover, query = CASES[name]
+    backend = BranchAndBound(choose=lambda q: prover(q.form))
+    backend.decide([query], Budget(seconds=0.01, clock="cpu"))  # compiles
+    start = time.process_time()
+    verdict = backend.decide([query], Budget(seconds=1.5, clock="cpu"))[0]
+    spent = time.process_time() - start
+    assert verdict.reason is Reason.TIME
+    assert verdict.bound is not None
+    assert verdict.nodes > 0
+    assert 1.4 <= verdict.seconds <= 1.65 + SLACK
+    assert spent <= 1.65 + SLACK
+
+
+def test_marabou_keeps_to_the_budget() -> None:
+    pytest.importorskip("maraboupy")
+    _, query = CASES["chain"]
+    start = time.monotonic()
+    verdict = BACKENDS["marabou"]().decide([query], Budget(seconds=2.0))[0]
+    assert verdict.status is Status.UNKNOWN
+    assert verdict.reason is Reason.TIME
+    assert time.monotonic() - start <= 6.0  # Marabou looks at its own clock now and then
+
+
+def test_open_domains_take_a_bounded_amount_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(root, "MOST_BYTES", 1)
+    _, query = CASES["chain"]
+    backend = BranchAndBound(choose=lambda q: ChainProver(q.form))
+    verdict = backend.decide([query], Budget(seconds=60, clock="cpu"))[0]
+    assert verdict.reason is Reason.MEMORY
+
+
+def test_closed_domains_are_kept_for_certificates_only() -> None:
+    network = chain((np.random.default_rng(0).standard_normal((30, 20)), np.zeros(30)),
+                    (np.ones((1, 30)) / 30, [0.0]))  # fmt: skip
+    top = 0.0
+    for sign in (1.0, -1.0):
+        point = sign * np.ones((1, 20))
+        top = max(top, float(network.relu_form.forward(point).max()))
+    query = Query(network, -np.ones(20), np.ones(20), affine([(("y", 0), 1.0)], -3 * top - 1))
+    prover = ChainProver(network.relu_form)
+    for keeps in (True, False):
+        prover.keeps = keeps
+        outcome = prover.prove(query, np.inf, lambda *_: None)
+        assert outcome.proved
+        assert bool(outcome.leaves) is keeps
+        assert 0 < outcome.least < np.inf
