@@ -349,11 +349,14 @@ def _merge(values: dict[str, Any], more: Mapping[str, Any]) -> None:
             values[key] = dict(value) if isinstance(value, Mapping) else value
 
 
-def check_property(config: TrainConfig, outputs: int) -> None:
+def check_property(
+    config: TrainConfig, outputs: int, inputs: tuple[int, ...] | None = None
+) -> None:
     """A property whose index sets do not fit the network is named before any work."""
     for prop in (config.judged_property(outputs), config.trained_property(outputs)):
         try:
-            prop.ground((0,) if prop.uses_labels else None, read_logic("qll"), outputs=outputs)
+            labels = (0,) if prop.uses_labels else None
+            prop.ground(labels, read_logic("qll"), outputs=outputs, inputs=inputs)
         except QllError as error:
             place = f"property '{config.property}' on a network with {outputs} outputs"
             raise error.at(error.where or place) from None

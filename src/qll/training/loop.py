@@ -191,7 +191,7 @@ class Trainer:
         check_device(config.device)
         self.model = build_model(config, data) if model is None else model.to(config.device)
         self.outputs = len(data.classes)
-        check_property(config, self.outputs)
+        check_property(config, self.outputs, data.shape)
         check_network(self.model, data, config.device)
         self.judged = config.judged_property(self.outputs)
         self.logic = config.record()
