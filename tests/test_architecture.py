@@ -17,7 +17,10 @@ import qll
 
 ROOT = Path(qll.__file__).parent
 MAX_LINES = 500
-OPTIONAL = ("numba", "scipy", "onnx", "onnxruntime", "highspy", "maraboupy", "PIL", "safetensors")
+OPTIONAL = (
+    "numba", "scipy", "onnx", "onnxruntime", "highspy", "maraboupy", "PIL", "safetensors",
+    "joblib", "distributed", "ray", "tensorboard", "plotly", "matplotlib", "jinja2",
+)  # fmt: skip
 
 # Lower never imports higher. Packages of one rank may import each other, but modules never in a
 # circle. `networks` and `data` stand beside `formula` and know nothing of it.

@@ -314,7 +314,7 @@ def test_a_killed_run_goes_on_and_ends_as_if_nothing_had_been(tmp_path: Path) ->
     assert (killed / "evaluation.json").read_bytes() == (whole / "evaluation.json").read_bytes()
 
 
-def _wait(condition, seconds: float = 90.0) -> None:
+def _wait(condition, seconds: float = 180.0) -> None:
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "it did not happen in time"
@@ -351,7 +351,7 @@ def test_two_processes_on_one_folder_do_every_run_once(tmp_path: Path) -> None:
     command = ("reproduce", "--grid", grid, "--out", out, "--count", "3", "--jobs", "1")
     processes = [start(*command), start(*command)]
     for process in processes:
-        _, errors = process.communicate(timeout=240)
+        _, errors = process.communicate(timeout=400)
         assert process.returncode in (0, 13), errors
     runs = sorted(out.iterdir())
     assert len(runs) == 4

@@ -29,7 +29,7 @@ def need(package: str) -> None:
         pytest.skip(message)
 
 
-def wait_for(condition: Callable[[], bool], seconds: float = 90.0) -> None:
+def wait_for(condition: Callable[[], bool], seconds: float = 180.0) -> None:
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "it did not happen in time"
@@ -109,7 +109,7 @@ def test_a_killed_process_of_a_grid_is_replaced(tmp_path: Path) -> None:
     victim = out / "not-both-dice-rendered-qll5-1"
     wait_for(lambda: (victim / "metrics.jsonl").exists() and len(epochs_of(victim)) >= 2)
     os.kill(int((victim / "grid.lock").read_text()), signal.SIGKILL)
-    output, errors = process.communicate(timeout=240)
+    output, errors = process.communicate(timeout=400)
     assert process.returncode == 0, output + errors
     for seed in range(3):
         assert_complete(out / f"not-both-dice-rendered-qll5-{seed}", epochs=30)
@@ -191,7 +191,7 @@ def test_a_grid_on_a_cluster_one_of_whose_workers_is_killed(
     holder = int((first / "grid.lock").read_text())
     assert holder in pids, "the runs are done by the workers"
     os.kill(holder, signal.SIGKILL)
-    output, errors = process.communicate(timeout=240)
+    output, errors = process.communicate(timeout=400)
     assert process.returncode == 0, output + errors
     assert "4 finished" in output
     for seed in range(4):
@@ -210,8 +210,8 @@ def test_verdicts_from_a_cluster_one_of_whose_workers_is_killed(
     network = tmp_path / "net.onnx"
     network.write_bytes(onnx_bytes(model.eval(), input_shape=(3, 28, 28)))
     common = (
-        "verify", "not-both", "--network", network, "--data", "dice-rendered", "--count", "64",
-        "--epsilon", "0.02", "--timeout", "20",
+        "verify", "not-both", "--network", network, "--data", "dice-rendered", "--count", "48",
+        "--epsilon", "0.01", "--timeout", "20",
     )  # fmt: skip
     process = start(
         *common, "--engine", "dask", "--scheduler", cluster.address, "--json", tmp_path / "a.json"
@@ -219,14 +219,14 @@ def test_verdicts_from_a_cluster_one_of_whose_workers_is_killed(
     partial = tmp_path / "a.json.partial"
     wait_for(lambda: partial.exists() and partial.read_text().count("\n") >= 2)
     cluster.workers[0].kill()
-    output, errors = process.communicate(timeout=240)
+    output, errors = process.communicate(timeout=400)
     assert process.returncode in (0, 10, 11), output + errors
     call(*common, "--jobs", "1", "--json", tmp_path / "b.json")
     there, here = (
         [(v["point"], v["status"]) for v in json.loads((tmp_path / name).read_text())["verdicts"]]
         for name in ("a.json", "b.json")
     )
-    assert there == here and len(there) == 64
+    assert there == here and len(there) == 48
 
 
 def test_a_scheduler_that_goes_is_named_and_nothing_is_lost(
@@ -240,7 +240,7 @@ def test_a_scheduler_that_goes_is_named_and_nothing_is_lost(
     first = out / "not-both-dice-rendered-qll5-0"
     wait_for(lambda: (first / "metrics.jsonl").exists() and len(epochs_of(first)) >= 2)
     cluster.scheduler.kill()
-    output, errors = process.communicate(timeout=120)
+    output, errors = process.communicate(timeout=300)
     assert process.returncode == 2, output + errors
     assert "the scheduler is gone" in errors and "the same command" in errors
     assert "Traceback" not in errors
@@ -288,7 +288,7 @@ def test_a_grid_on_ray(tmp_path: Path) -> None:
     process = start(
         "reproduce", "--grid", grid, "--out", out, "--count", "3", "--engine", "ray", "--jobs", "2"
     )
-    output, errors = process.communicate(timeout=240)
+    output, errors = process.communicate(timeout=400)
     assert process.returncode == 0, output + errors
     for run in out.iterdir():
         assert_complete(run, epochs=1)
