@@ -7,6 +7,7 @@ answer: {"code": exit code or -9, "accesses": n, "seconds": s}.
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import signal
@@ -27,6 +28,9 @@ def import_everything() -> None:
     import qll.verify.api
     import qll.verify.backends.bab
     import qll.verify.journal  # noqa: F401
+
+    for name in ("onnx", "onnxruntime", "safetensors.torch", "scipy.sparse", "torch._dynamo"):
+        importlib.import_module(name)
 
 
 def run_here(arguments: list[str], place: str, kill_at: int | None, report: int) -> None:

@@ -96,7 +96,8 @@ class Command:
 
     arguments: Callable[[Path, Path], list[str]]
     result: Callable[[Path], Any]
-    resume: tuple[str, ...] = ()  # only where a folder is there already
+    resume: Callable[[Path, Path], list[str]] | None = None  # where another command goes on
+    begun: str = ""  # the file with which it has begun
 
 
 def train_arguments(inputs: Path, out: Path) -> list[str]:
@@ -105,6 +106,10 @@ def train_arguments(inputs: Path, out: Path) -> list[str]:
     options = [part for setting in settings for part in ("--set", setting)]
     base = ["train", "not-both", "--data", "dice-rendered", "--logic", "qll:5", "--epochs", "4"]
     return [*base, "--out", str(out / "run"), *options]
+
+
+def train_resume(inputs: Path, out: Path) -> list[str]:
+    return ["train", "--resume", "--out", str(out / "run")]
 
 
 def train_result(out: Path) -> Any:
@@ -166,16 +171,20 @@ def cycle_arguments(inputs: Path, out: Path) -> list[str]:
     return [*base, *more, "--out", str(out / "cycle"), *options]
 
 
+def cycle_resume(inputs: Path, out: Path) -> list[str]:
+    return [*cycle_arguments(inputs, out), "--resume"]
+
+
 def cycle_result(out: Path) -> Any:
     verdicts = json.loads((out / "cycle" / "verdicts.json").read_text())["verdicts"]
     return (out / "cycle" / "model.onnx").read_bytes(), [v["status"] for v in verdicts]
 
 
 COMMANDS = {
-    "train": Command(train_arguments, train_result, ("--resume",)),
+    "train": Command(train_arguments, train_result, train_resume, "run/config.json"),
     "verify": Command(verify_arguments, verify_result),
     "reproduce": Command(reproduce_arguments, reproduce_result),
-    "cycle": Command(cycle_arguments, cycle_result, ("--resume",)),
+    "cycle": Command(cycle_arguments, cycle_result, cycle_resume, "cycle/cycle.json"),
 }
 QUICK = ("train", "verify")
 
@@ -211,16 +220,14 @@ def assert_survives(server: Server, command: Command, folder: Path, inputs: Path
         out.mkdir()
         for _ in range(moments + 1):
             attempts += 1
-            started = command.resume and any(out.iterdir())
-            arguments = command.arguments(inputs, out) + list(command.resume if started else ())
+            goes_on = command.resume is not None and (out / command.begun).exists()
+            make = command.resume if command.resume and goes_on else command.arguments
             at: dict[str, Any] = {}
             if kills < moments and kills % 2:
                 at = {"seconds": source.uniform(0, seconds)}
             elif kills < moments:
                 at = {"kill_at": source.randint(1, max(2, accesses // 2))}
-            code, _, _ = server.run(arguments, out, **at)
-            if started and code == 2:  # killed before there was anything to go on with
-                code, _, _ = server.run(command.arguments(inputs, out), out, **at)
+            code, _, _ = server.run(make(inputs, out), out, **at)
             if code != KILLED:
                 break
             kills += 1
