@@ -47,6 +47,8 @@ RANKS = {
     "metrics": 9,
     "workers": 1,
     "grid": 10,
+    "cycle": 10,
+    "tuning": 10,
     "reports": 11,
     "cli": 12,
 }
