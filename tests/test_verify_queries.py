@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+import torch
 from verify_cases import FormNetwork, chain, random_condition, random_network, worst_value
 
 from qll.errors import InputError
 from qll.formula.hard import Max, Min, affine
+from qll.networks import load
 from qll.networks.relu_form import Layer, ReluForm
 from qll.verify.backend import BACKENDS, Backend, Budget
 from qll.verify.condition import compile_condition, obligations, substitute
@@ -160,20 +162,38 @@ def test_a_tie_is_no_violation_in_exact_arithmetic() -> None:
     assert judge(strict, np.array([1.0, 0.0])).worth is Worth.VIOLATION
 
 
-def test_the_budget_holds() -> None:
-    rng = np.random.default_rng(0)
-    wide = [(rng.standard_normal((60, 60)), rng.standard_normal(60)) for _ in range(3)]
-    network = chain(*wide, (rng.standard_normal((2, 60)), [0.0, 0.0]))
-    centre = network.relu_form.forward(np.zeros((1, 60)))[0, 0]
-    condition = affine([(("y", 0), 1.0)], float(-centre - 250.0))
-    query = Query(network, -np.ones(60), np.ones(60), condition)
-    BACKENDS["bab"]().decide([query], Budget(seconds=0.5))  # compiles
-    start = time.process_time()
-    verdict = BACKENDS["bab"]().decide([query], Budget(seconds=3.0, clock="cpu"))[0]
-    if verdict.reason is Reason.TIME:
-        assert time.process_time() - start <= 3.3
-        assert verdict.bound is not None
-        assert verdict.nodes > 0
+def float32_product(seed: int) -> tuple[Any, Fraction, float]:
+    """Two linear layers of one float32 weight each: folded exactly their product, which the run
+    time rounds. Returns the network, the exact value at 1 and the run time's."""
+    rng = np.random.default_rng(seed)
+    module = torch.nn.Sequential(
+        torch.nn.Linear(1, 1, bias=False), torch.nn.Linear(1, 1, bias=False)
+    )
+    weights = rng.uniform(1, 2, size=2).astype(np.float32)
+    with torch.no_grad():
+        for layer, weight in zip(module, weights, strict=True):
+            layer.weight.fill_(float(weight))
+    network = load(module, input_shape=(1,))
+    exact = Fraction(float(weights[0])) * Fraction(float(weights[1]))
+    return network, exact, float(np.asarray(network.runtime(np.ones((1, 1)))).reshape(()))
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_float32_network_whose_exact_fold_differs(seed: int) -> None:
+    """What float32 rounds away is no proof and no counterexample."""
+    network, exact, rounded = float32_product(seed)
+    assert exact != Fraction(rounded)
+    limit = (exact + Fraction(rounded)) / 2
+    condition = affine([(("y", 0), 1.0)], -float(limit))
+    query = Query(network, np.ones(1), np.ones(1), condition)
+    judgement = judge(query, np.ones(1))
+    verdict = BACKENDS["bab"]().decide([query], Budget(seconds=5))[0]
+    if exact > limit:  # violated, but not in the run time
+        assert judgement.worth is Worth.NEAR_TIE
+        assert (verdict.status, verdict.reason) == (Status.UNKNOWN, Reason.NEAR_TIE)
+    else:  # satisfied in exact arithmetic, whatever the run time says
+        assert judgement.worth is Worth.NOTHING
+        assert verdict.status is not Status.FALSIFIED
 
 
 VNNLIB = """

@@ -105,14 +105,28 @@ class BranchAndBound(Backend):
     ) -> Verdict:
         ties = [] if near is None else [near]
 
+        def worth(point: Array, value: float) -> bool:
+            if not query.search.is_violated(value):
+                return False
+            judgement = judge(query, point)
+            if judgement.worth is Worth.NEAR_TIE:
+                ties.append(judgement)
+            return judgement.worth is Worth.VIOLATION
+
         def search(points: Array, leaves: Sequence[int], programmes: bool) -> Array | None:
-            tree = both(tuple(leaves))
-            starts = [query.clip(points)]
+            starts = query.clip(points)
+            # As they are: the attack sees them in float32.
+            condition = query.search
+            values = condition.value(condition.leaf_values(query.form.forward(starts), starts))
+            best = int(values.argmax())
+            if worth(starts[best], float(values[best])):
+                return np.asarray(starts[best])
             found = attack(
-                network, [query], FROM_NODE, first_points=starts, trees=[tree], deadline=deadline
-            )[0]
+                network, [query], FROM_NODE, first_points=[starts], trees=[both(tuple(leaves))],
+                deadline=deadline,
+            )[0]  # fmt: skip
             point, value = found.point, found.value
-            if programmes and not query.search.is_violated(value):
+            if programmes and not condition.is_violated(value):
                 point, value = climb(
                     query,
                     point,
@@ -120,12 +134,7 @@ class BranchAndBound(Backend):
                     rounds=CLIMBS,
                     deadline=min(deadline, clock.now() + CLIMB_SECONDS),
                 )
-            if not query.search.is_violated(value):
-                return None
-            judgement = judge(query, point)
-            if judgement.worth is Worth.NEAR_TIE:
-                ties.append(judgement)
-            return point if judgement.worth is Worth.VIOLATION else None
+            return point if worth(point, value) else None
 
         outcome = prover.prove(query, deadline, search)
         return replace(_as_verdict(outcome, ties), proof=(prover, outcome))
