@@ -17,7 +17,6 @@ from typing import Any, BinaryIO
 
 from qll.errors import RunError
 
-
 MOST_BYTES = 1 << 30  # of a text that is read whole
 
 

@@ -105,7 +105,7 @@ def _continue(url: str, part: Path, *, start: int, most: int, progress: Progress
         headers["Range"] = f"bytes={start}-"
     request = urllib.request.Request(url, headers=headers)  # noqa: S310 - from our own tables
     try:
-        response = urllib.request.urlopen(request, timeout=_TIMEOUT)  # noqa: S310
+        response = urllib.request.urlopen(request, timeout=_TIMEOUT)  # noqa: S310, TID251
     except urllib.error.HTTPError as error:
         error.close()
         if error.code == 416 and start:  # the part is longer than the file: useless

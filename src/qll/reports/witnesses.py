@@ -57,7 +57,7 @@ def _read(path: Path) -> dict[str, NDArray[Any]]:
     try:
         if path.stat().st_size > _MOST_BYTES:
             raise ValueError(f"{path.stat().st_size} bytes")
-        with np.load(path, allow_pickle=False) as held:
+        with np.load(path, allow_pickle=False) as held:  # noqa: TID251
             arrays = {name: held[name] for name in wanted}
             if "clean_outputs" in held:
                 arrays["clean_outputs"] = held["clean_outputs"]
