@@ -16,10 +16,12 @@ import pytest
 from audit_cases import certified
 from fuzz_cases import READERS, damaged, limited, outcome
 from hypothesis import HealthCheck, given, settings
+from typer.testing import CliRunner
 
 from qll.audit import audit
 from qll.audit.check import SPLIT
 from qll.audit.network import read_network as checker_network
+from qll.cli.main import build_app
 from qll.verify.certificate import pack
 
 EXAMPLES = int(os.environ.get("QLL_FUZZ", "0"))
@@ -133,6 +135,33 @@ def test_networks_that_lie_about_themselves(changes: dict[str, Any], tmp_path: P
     with limited(), pytest.raises(Exception) as caught:
         checker_network(data, None, None)
     assert not isinstance(caught.value, MemoryError | TimeoutError | OSError)
+
+
+NAMES = ("../x", "..", "/etc/passwd", "a/../../b", "C:\\x", "")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_name_in_a_file_leads_out_of_its_folder(name: str, tmp_path: Path) -> None:
+    grid = READERS["grid"].valid()[0].replace(b'name = "g"', f"name = {name!r}".encode())
+    assert outcome(READERS["grid"], grid, tmp_path) is None
+    table = READERS["label table"].valid()[0].replace(b"1.png", name.encode())
+    assert outcome(READERS["label table"], table, tmp_path) is None
+
+
+@pytest.mark.parametrize("name", [*NAMES, "../" * 21 + "a", "/" * 64])
+def test_a_certificate_cannot_name_a_file(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    header, arrays = certified()[0].parts()
+    folder = tmp_path / "certificates"
+    folder.mkdir()
+    (folder / "0.qllcert").write_bytes(pack({**header, "network": name}, arrays))
+    opened: list[str] = []
+    real = Path.read_bytes
+    monkeypatch.setattr(Path, "read_bytes", lambda path: opened.append(path.name) or real(path))
+    result = CliRunner().invoke(build_app(), ["audit", str(folder)])
+    assert result.exit_code == 12 and "NOT CONFIRMED" in result.output
+    assert opened == ["0.qllcert"]
 
 
 def test_groups_of_neurons_that_do_not_exist(tmp_path: Path) -> None:

@@ -51,7 +51,8 @@ class _Rows(_Part):
 
 
 class _File(_Part):
-    name: str = "grid"
+    # the name of a folder below runs/, so no way out of it
+    name: str = Field(default="grid", pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$")
     seeds: list[Seed] = Field(default=[0], min_length=1)
     settings: dict[str, Any] = Field(default_factory=dict)
     rows: list[_Rows] = Field(min_length=1)
