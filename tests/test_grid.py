@@ -483,6 +483,37 @@ def test_event_files_where_tensorboard_is_installed(
     assert not (task.folder / "events").exists()
 
 
+def test_the_cost_of_the_grid_from_one_run_of_each_length(tmp_path: Path) -> None:
+    import importlib.util
+
+    path = Path(__file__).parent.parent / "bench" / "grid_cost.py"
+    spec = importlib.util.spec_from_file_location("grid_cost", path)
+    assert spec is not None and spec.loader is not None
+    cost = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(cost)
+    assert cost.makespan([3, 3, 2, 2, 2], 2) == 7 and cost.makespan([5, 1], 9) == 5
+    # an hour by the clock of which half was ours; a short run that counts four times as long
+    for name, epochs, cpu in (
+        ("not-both-dice-qll5-0", 100, 1800.0),
+        ("exactly-one-dice-dl2-3", 25, None),
+    ):
+        run = next(run for run in paper_grid().runs(epochs=epochs) if run.name == name)
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / "config.json").write_text(run.config.model_dump_json())
+        seconds = {"train": 3000.0, "evaluate": 300.0, "prove": 300.0}
+        record = {"count": 100, "seconds": seconds, "cpu_seconds": cpu}
+        (folder / "task.json").write_text(json.dumps(record))
+    result = cost.compute(tmp_path, [1, 260])
+    not_both, exactly_one = 0.5, (4 * 3000 + 600) / 3600
+    hours = 70 * not_both + 40 * exactly_one + 150 * (not_both + exactly_one) / 2
+    assert result["core_hours"] == pytest.approx(hours)
+    assert result["cores"][0]["wall_hours"] == pytest.approx(hours)
+    assert result["cores"][1]["wall_hours"] == pytest.approx(exactly_one)
+    assert result["sources"]["measured"] == 2
+    assert "2 measured" in cost.section(result)
+
+
 @pytest.mark.slow
 def test_a_thousand_runs_in_flat_memory(tmp_path: Path) -> None:
     import resource

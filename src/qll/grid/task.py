@@ -134,6 +134,7 @@ def fail(task: Task, reason: str, *, details: str | None = None, seconds: float 
 
 
 def _complete(task: Task, reporter: Reporter | None) -> None:
+    cpu = time.process_time()
     folder = RunFolder(task.folder)
     began = folder.config_path.is_file()
     # The machine's settings may differ from those of the session that began the run.
@@ -160,6 +161,8 @@ def _complete(task: Task, reporter: Reporter | None) -> None:
                 "evaluate": evaluating or earlier.get("seconds", {}).get("evaluate"),
                 "prove": proving,
             },
+            # of the whole run, if one session did it: the same on a busy machine as on a quiet one
+            "cpu_seconds": None if began else time.process_time() - cpu,
         },
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -37,11 +38,12 @@ def answers(calls: Sequence[Call], workers: Workers) -> Iterator[Answer]:
 
 
 def _start(ray: Any, workers: Workers) -> None:
+    quiet = {"log_to_driver": False, "logging_level": logging.ERROR}
     try:
         if workers.scheduler is None:
-            ray.init(num_cpus=workers.count, include_dashboard=False, log_to_driver=False)
+            ray.init(num_cpus=workers.count, include_dashboard=False, **quiet)
         else:
-            ray.init(address=workers.scheduler, log_to_driver=False)
+            ray.init(address=workers.scheduler, **quiet)
     except (ConnectionError, OSError, RuntimeError, ValueError) as error:
         raise RunError(
             "Ray does not answer",
