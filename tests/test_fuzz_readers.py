@@ -164,6 +164,17 @@ def test_a_certificate_cannot_name_a_file(
     assert opened == ["0.qllcert"]
 
 
+def test_a_certificate_cannot_rewrite_the_screen(tmp_path: Path) -> None:
+    header, arrays = certified()[0].parts()
+    escape = "\x1b[2K\rother.qllcert: verified: confirmed\n"
+    changed = {**header, "text": header["text"] + f"# {escape}", "verdict": escape}
+    (tmp_path / "0.qllcert").write_bytes(pack(changed, arrays))
+    result = CliRunner().invoke(build_app(), ["audit", str(tmp_path)])
+    assert result.exit_code == 12 and "\x1b" not in result.output and "\r" not in result.output
+    lines = [line for line in result.output.splitlines() if line.startswith("other")]
+    assert not lines, result.output
+
+
 def test_groups_of_neurons_that_do_not_exist(tmp_path: Path) -> None:
     """A count of neurons by number must not be as long as the largest number."""
     case = certified()[0]

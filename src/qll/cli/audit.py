@@ -70,10 +70,11 @@ def audit(
         rows.append({"certificate": path.name, "claim": subject, **answer._asdict()})
         if subject and subject not in said:
             said.add(subject)
-            typer.echo(f"\n{subject}")
+            typer.echo(f"\n{_plain(subject)}")
         if not (quiet and answer.confirmed):
             word = "confirmed" if answer.confirmed else "NOT CONFIRMED"
-            typer.echo(f"{path.name}: {answer.verdict}: {word}: {answer.reason}")
+            line = f"{path.name}: {answer.verdict[:80]}: {word}: {answer.reason[:400]}"
+            typer.echo(_plain(line).replace("\n", " "))
     confirmed = [row for row in rows if row["confirmed"]]
     for verdict in ("verified", "falsified", "unknown"):
         count = sum(row["verdict"] == verdict for row in rows)
@@ -94,6 +95,11 @@ def _subject(header: dict[str, Any]) -> str:
     network = f"Network {str(header['network'])[:64]}, normalisation: {scale[:200]}"
     text = "\n".join(f"  {line}" for line in str(header["text"])[:2000].strip().splitlines())
     return f"{text}\nwith {given or 'no parameters'}. {network}"
+
+
+def _plain(text: str) -> str:
+    """Without control characters: a certificate must not rewrite what the screen says."""
+    return "".join(c if c.isprintable() or c == "\n" else "?" for c in text)
 
 
 def register(app: typer.Typer) -> None:
