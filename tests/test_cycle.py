@@ -266,6 +266,10 @@ def test_repair_proves_the_network_and_moves_little(tmp_path: Path) -> None:
     assert 0 < result.moved < 1 and 0 < result.step_back <= 1
     record = json.loads((tmp_path / "out" / "repair.json").read_text())
     assert record["result"]["status"] == "verified"
+    # the evidence is that of the network that was kept, and of no other
+    assert [p.name for p in (tmp_path / "out").iterdir() if p.is_dir()] == ["certificates"]
+    held = next((tmp_path / "out" / "certificates").rglob("*.onnx"))
+    assert held.read_bytes() == source
 
 
 def test_repair_of_a_network_that_obeys_changes_nothing(tmp_path: Path) -> None:

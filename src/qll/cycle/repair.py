@@ -14,6 +14,7 @@ out/
 from __future__ import annotations
 
 import math
+import shutil
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -62,8 +63,8 @@ class Repair(BaseModel):
     steps: int = Field(default=300, ge=1)
     batch: int = Field(default=256, ge=8)
     learning_rate: float = Field(default=1e-3, gt=0)
-    margin: float = Field(default=0.05, ge=0)
-    weight: float = Field(default=1.0, gt=0)
+    margin: float = Field(default=0.3, ge=0)
+    weight: float = Field(default=3.0, gt=0)
     anchor: float = Field(default=0.1, ge=0)
     halvings: int = Field(default=4, ge=0)
     most_rounds: int = Field(default=20, ge=1)
@@ -155,6 +156,9 @@ class _Repair:
         self.logic: Logic = read_logic("qll").harden(_HARDNESS / self.data.scale)
         self.witnesses: list[Tensor] = []
         self.history: list[dict[str, Any]] = []
+        self.proofs = 0
+        self.evidence: Path | None = None  # of the last network that was proved
+        self.proved: tuple[bytes, Parameters] | None = None
 
     # --- data ---
 
@@ -237,7 +241,21 @@ class _Repair:
 
         return onnx_bytes(self.model.eval(), input_shape=self.network.input_shape)
 
-    def _verify(self, source: bytes, certificates: Path | None = None) -> Verdict:
+    def _verify(self, source: bytes) -> Verdict:
+        """The verdict; the evidence of the last proof is kept beside it."""
+        self.proofs += 1
+        folder = None if self.out is None else self.out / f"proof-{self.proofs:02d}"
+        verdict = self._decide(source, folder)
+        stale: Path | None = folder
+        if verdict.status is Status.VERIFIED:
+            # The very bytes and weights: computed again, they may differ in their last bits.
+            self.proved = source, _parameters(self.model)
+            stale, self.evidence = self.evidence, folder
+        if stale is not None:
+            shutil.rmtree(stale, ignore_errors=True)
+        return verdict
+
+    def _decide(self, source: bytes, certificates: Path | None) -> Verdict:
         problem = Problem.of(
             self.prop,
             source,
@@ -262,7 +280,6 @@ class _Repair:
                 proved = middle
             else:
                 refuted = middle
-        self._place(end, proved)
         return proved
 
     @torch.no_grad()
@@ -296,8 +313,13 @@ class _Repair:
     @torch.no_grad()
     def _finish(self, verdict: Verdict, rounds: int, share: float) -> tuple[RepairResult, bytes]:
         source = self._export()
-        if self.out is not None and verdict.status is Status.VERIFIED:
-            self._verify(source, self.out / "certificates")
+        if self.proved is not None:
+            source, weights = self.proved
+            for name, parameter in self.model.named_parameters():
+                parameter.copy_(weights[name])
+        if self.out is not None and self.evidence is not None:
+            shutil.rmtree(self.out / "certificates", ignore_errors=True)
+            self.evidence.rename(self.out / "certificates")
         fresh = self._sample(_JUDGED, "agreement")
         with held_still(self.model):
             y = self.model(fresh.x)
