@@ -53,12 +53,12 @@ def test_acasxu_verdicts(shared: Path, network: str, prop: int, expected: str) -
     assert str(verdict.status) == expected
 
 
-@pytest.mark.parametrize("easy", [0, 10_000])
-def test_acasxu_proofs_are_confirmed(shared: Path, easy: int) -> None:
+@pytest.mark.parametrize("alone", [0.0, 1.0])
+def test_acasxu_proofs_are_confirmed(shared: Path, alone: float) -> None:
     """With duals on every box, and by halving alone."""
     query = acas_query(shared, "2_2", 4)
     budget = Budget(seconds=60, clock="cpu", proofs=True)
-    backend = BranchAndBound(choose=lambda q: BoxProver(q.form, easy=easy))
+    backend = BranchAndBound(choose=lambda q: BoxProver(q.form, alone=alone))
     verdict = backend.decide([query], budget)[0]
     assert verdict.status is Status.VERIFIED
     assert verdict.nodes > 1

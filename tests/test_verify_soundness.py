@@ -23,7 +23,7 @@ pytest.importorskip("numba")
 
 PROVERS: dict[str, Callable[[Query], Any]] = {
     "boxes": lambda q: BoxProver(q.form),
-    "boxes-duals": lambda q: BoxProver(q.form, easy=0),
+    "boxes-duals": lambda q: BoxProver(q.form, alone=0.0),
     "boxes-torch": lambda q: BoxProver(q.form, compiled=False),
     "graph": lambda q: GraphProver(q.form),
     "chain": lambda q: ChainProver(q.form),

@@ -90,6 +90,8 @@ def verify(
         mean=_numbers(mean, "--mean"),
         std=_numbers(std, "--std"),
     )
+    if len(problem):
+        problem.query(0)  # names a bad region or formula before anything is written
     journal = Journal(out, problem)
     with journal, _Board(len(problem), journal.known) as board:
         left = [i for i in range(len(problem)) if i not in journal.known]

@@ -30,11 +30,11 @@ BATCH = 256
 BATCH_SECONDS = 0.1
 # Open boxes and what is known of them may take this much memory. Depth first, they take megabytes.
 MOST_BYTES = 1 << 30
-# After EASY boxes, one that CROWN leaves open is tried with optimised duals and, for at most
-# PATIENCE nodes, splits of neurons; after a failure its parts are halved WAIT times before the next
-# try, because CROWN closes most of them on the way. A try costs as much as hundreds of boxes, and
-# most proofs are done before.
-EASY = 20_000
+# Once this share of the time is gone, a box that CROWN leaves open is tried with optimised duals
+# and, for at most PATIENCE nodes, splits of neurons; after a failure its parts are halved WAIT
+# times before the next try. A try costs as much as hundreds of boxes, and most proofs are done
+# before: ACAS Xu needs none.
+ALONE = 0.5
 PATIENCE = 400
 WAIT = 4
 REACH_MORE, REACH_LESS = 1.25, 0.8
@@ -125,10 +125,10 @@ class Stack:
 
 class BoxProver:
     def __init__(
-        self, form: ReluForm, *, device: str = "cpu", compiled: bool = True, easy: int = EASY
+        self, form: ReluForm, *, device: str = "cpu", compiled: bool = True, alone: float = ALONE
     ) -> None:
         self.form = form
-        self.easy = easy
+        self.alone = alone
         self.keeps = False  # what certificates need
         self.crown = Crown(form, device=device)
         compiled = compiled and available()
@@ -164,7 +164,9 @@ class _BoxRun:
         self.query = query
         self.deadline = deadline
         self.search = search
-        self.easy = prover.easy
+        # When to call the duals.
+        now = clock.now()
+        self.alone_until = now + prover.alone * (deadline - now)
         self.outcome = Outcome(stage="boxes")
         # Boxes whose bound is short of a proof by more are halved at once: CROWN's bound for a try
         # with optimised duals, and that of the duals for splits of neurons.
@@ -209,7 +211,8 @@ class _BoxRun:
                 out.candidate = found
                 return out
             rounds += 1
-            if out.nodes > self.easy and self.finisher is not None and self.dense is not None:
+            late = clock.now() >= self.alone_until
+            if late and self.finisher is not None and self.dense is not None:
                 left = self.finish(self.finisher, self.dense, left)
                 if out.candidate is not None:
                     return out

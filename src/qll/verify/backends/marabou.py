@@ -16,11 +16,15 @@ import numpy as np
 
 from qll.errors import MissingExtra
 from qll.networks.matrices import rows_of
+from qll.verify.attack import Plan, SearchNetwork, attack
 from qll.verify.backend import BACKENDS, Backend, Budget
-from qll.verify.condition import Array, Obligation, obligations
+from qll.verify.condition import Array, Obligation, both, obligations
 from qll.verify.query import Query
 from qll.verify.verdict import Reason, Status, Verdict
 
+# From a point on the boundary to one beyond it: sign steps, and a query that asks for more than 0.
+NEAR = Plan(starts=0, steps=10)
+SLACK = 1e-4
 NOTE = "by Marabou in floating point, strict inequalities made non-strict"
 
 
@@ -51,6 +55,8 @@ class Marabou(Backend):
             point: Array | None = None
             if answer is None:
                 answer, point = _solve(query, obligation, left)
+            if answer == "sat" and point is not None:
+                point = self._strict(query, obligation, point, deadline=start + budget.seconds)
             solved += 1
             spent = time.monotonic() - start
             if answer == "sat":
@@ -69,9 +75,24 @@ class Marabou(Backend):
             notes=(NOTE,),
         )
 
+    @staticmethod
+    def _strict(query: Query, obligation: Obligation, point: Array, deadline: float) -> Array:
+        """A point that violates, where Marabou's is only a tie: it solves for >= 0, and likes to
+        answer with the boundary."""
+        tree = both(tuple(obligation.leaves))
+        network = SearchNetwork(query.form)
+        found = attack(network, [query], NEAR, first_points=[point[None]], trees=[tree])[0]
+        left = deadline - time.monotonic()
+        if found.value > 0 or left <= 0:
+            return found.point if found.value > 0 else point
+        _, other = _solve(query, obligation, left, SLACK)
+        return point if other is None else other
 
-def _solve(query: Query, obligation: Obligation, seconds: float) -> tuple[str, Array | None]:
-    """Marabou's answer for one conjunction of leaves, all >= 0, and its point."""
+
+def _solve(
+    query: Query, obligation: Obligation, seconds: float, slack: float = 0.0
+) -> tuple[str, Array | None]:
+    """Marabou's answer for one conjunction of leaves, all >= slack, and its point."""
     modules = _modules()
     core, network_module = modules
     network = network_module.MarabouNetwork()
@@ -104,7 +125,7 @@ def _solve(query: Query, obligation: Obligation, seconds: float) -> tuple[str, A
         terms = [(outputs[i], float(c)) for i, c in enumerate(condition.outputs[leaf]) if c]
         if condition.inputs is not None:
             terms += [(inputs[i], float(c)) for i, c in enumerate(condition.inputs[leaf]) if c]
-        _equation(core, network, terms, -float(condition.constant[leaf]), at_least=True)
+        _equation(core, network, terms, slack - float(condition.constant[leaf]), at_least=True)
     network.inputVars = [np.array(inputs)]
     network.outputVars = [np.array(outputs)]
     options = core.Options()
