@@ -81,6 +81,7 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=40)
     parser.add_argument("--timeout", type=float, default=60.0)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--skip", type=int, default=0, help="of the sample, to go on with a run")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     rows = json.loads((arguments.corpus / "verdicts.json").read_text())
@@ -94,9 +95,11 @@ def main() -> None:
         for backend in backends.values():
             backend.decide(query, Budget(seconds=1))
     results = []
-    for r in chosen:
+    for number, r in enumerate(chosen):
         row = rows[r]
         index = int(rng.integers(len(row["verdicts"])))
+        if number < arguments.skip:
+            continue
         (query,) = make_queries(arguments.corpus, row, index)
         answers: dict[str, Any] = {}
         for name, backend in backends.items():
