@@ -67,6 +67,8 @@ def test_rounds_go_on_from_each_other_and_everything_is_kept(tmp_path: Path) -> 
     # what is kept is what was proved, and the checker agrees
     folder = tmp_path / f"round-{result.best:02d}"
     assert (folder / "model.onnx").read_bytes() == (tmp_path / "model.onnx").read_bytes()
+    held = next((folder / "certificates").rglob("*.onnx"))
+    assert held.read_bytes() == (tmp_path / "model.onnx").read_bytes()
     call = [sys.executable, "-c", "from qll.cli.main import run; run()", "audit"]
     audited = subprocess.run(
         [*call, str(folder / "certificates")], capture_output=True, text=True, check=False
