@@ -252,3 +252,20 @@ def test_marabou_agrees_on_tiny_networks() -> None:
         assert not ours.contradicts(theirs), (seed, worst)
         decided += theirs.decided
     assert decided >= 8
+
+
+def test_the_reference_agrees_and_says_who_it_is() -> None:
+    decided = 0
+    for seed in range(3000, 3010):
+        rng = np.random.default_rng(seed)
+        network = random_network(rng, skips=seed % 2 == 0)
+        inputs = network.relu_form.input_size
+        box = -np.ones(inputs), np.ones(inputs)
+        query = Query(network, *box, random_condition(rng, 3, inputs, 1))
+        ours, theirs = (
+            BACKENDS[n]().decide([query], Budget(seconds=20))[0] for n in ("bab", "torch")
+        )
+        assert not ours.contradicts(theirs), seed
+        assert (ours.backend, theirs.backend) == ("bab", "torch")
+        decided += theirs.decided
+    assert decided == 10

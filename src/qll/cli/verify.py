@@ -39,7 +39,9 @@ def verify(
     scheduler: Annotated[
         str | None, typer.Option(help="The cluster's address: tcp://HOST:8786 for dask.")
     ] = None,
-    backend: Annotated[str, typer.Option(help="bab (our own) or marabou.")] = "bab",
+    backend: Annotated[
+        str, typer.Option(help="bab (our own), torch (on a GPU if there is one) or marabou.")
+    ] = "bab",
     cross_check: Annotated[
         str | None, typer.Option(help="A second backend; a contradiction is an error.")
     ] = None,

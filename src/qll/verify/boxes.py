@@ -28,8 +28,10 @@ from qll.verify.verdict import Reason
 # Most boxes in one batch; fewer where one takes longer than BATCH_SECONDS: budgets must hold.
 BATCH = 256
 BATCH_SECONDS = 0.1
-# Open boxes and what is known of them may take this much memory. Depth first, they take megabytes.
+# Open boxes, what is known of them and, for a certificate, the tree may take this much memory.
+# Depth first, open boxes take megabytes.
 MOST_BYTES = 1 << 30
+TREE_BYTES = 500  # a box
 # Once this share of the time is gone, a box that CROWN leaves open is tried with optimised duals
 # and, for at most PATIENCE nodes, splits of neurons; after a failure its parts are halved WAIT
 # times before the next try. A try costs as much as hundreds of boxes, and most proofs are done
@@ -199,7 +201,8 @@ class _BoxRun:
             if began > self.deadline:
                 out.reason, out.bound = Reason.TIME, stack.bound
                 return out
-            if stack.bytes > MOST_BYTES:
+            tree = 0 if self.boxes is None else TREE_BYTES * self.count
+            if stack.bytes + tree > MOST_BYTES:
                 out.reason, out.bound = Reason.MEMORY, stack.bound
                 return out
             batch = stack.pop(size)
