@@ -110,6 +110,27 @@ def test_interrupted_and_resumed_equals_uninterrupted(
     assert_same_run(folder, reference)
 
 
+def test_a_resumed_run_takes_the_threads_it_was_started_with(
+    reference: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    with pytest.raises(KeyboardInterrupt):
+        train(config(), folder, reporter=StopAfter(4))
+    taken: list[int] = []
+
+    class Watching(Silent):
+        def step(self) -> None:
+            taken.append(torch.get_num_threads())
+
+    torch.set_num_threads(2)
+    try:
+        train(RunFolder.open(folder).config(), folder, resume=True, reporter=Watching())
+        assert set(taken) == {1} and torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(1)
+    assert_same_run(folder, reference)
+
+
 KILLED_IN_WRITING = """
 import os, signal, sys
 from pathlib import Path

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -70,8 +72,20 @@ def train(
         return trainer.run()
     # Everything that can be wrong with the request has been looked at: now the folder.
     trainer.folder = RunFolder.open(out) if resume else RunFolder.create(out, config)
-    with trainer.folder.locked():
+    with trainer.folder.locked(), _threads(trainer.folder.threads()):
         return trainer.run()
+
+
+@contextmanager
+def _threads(count: int | None) -> Iterator[None]:
+    """A resumed run takes as many threads as it was started with, to give the same bits."""
+    before = torch.get_num_threads()
+    if count is not None and count != before:
+        torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def open_run(path: str | Path, *, data: DataSet | None = None) -> Trainer:

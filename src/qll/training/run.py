@@ -106,6 +106,12 @@ class RunFolder:
         except QllError as error:
             raise error.at(str(self.config_path)) from error
 
+    def threads(self) -> int | None:
+        """Of torch when the run was started: sums depend on it in their last bit."""
+        path = self.path / "environment.json"
+        held = read_json(path, "environment").get("threads") if path.is_file() else None
+        return held if isinstance(held, int) and 0 < held <= 4096 else None
+
     @contextmanager
     def locked(self) -> Iterator[None]:
         with exclusive(self.path / "lock"):
