@@ -182,7 +182,12 @@ def read_checkpoint(path: Path) -> Any:
 
     found = load_checkpoint(path)
     model = {name: tensor.tolist() for name, tensor in found.model.items()}
-    return found.epoch, model, repr(found.optimiser)
+    state = {
+        (key, name): repr(value)
+        for key, held in found.optimiser["state"].items()
+        for name, value in held.items()
+    }
+    return found.epoch, model, state, found.optimiser["param_groups"]
 
 
 def read_run_with(name: str) -> Callable[[Path], Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+import math
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -58,14 +59,15 @@ def _read(path: Path) -> dict[str, NDArray[Any]]:
         if path.stat().st_size > _MOST_BYTES:
             raise ValueError(f"{path.stat().st_size} bytes")
         with np.load(path, allow_pickle=False) as held:  # noqa: TID251
-            arrays = {name: held[name] for name in wanted}
-            if "clean_outputs" in held:
-                arrays["clean_outputs"] = held["clean_outputs"]
+            names = [*wanted, *(name for name in ("clean_outputs",) if name in held)]
+            for name in names:
+                _check_size(held.zip, f"{name}.npy")
+            arrays = {name: held[name] for name in names}
         lengths = {len(array) for array in arrays.values()}
         if len(lengths) != 1 or arrays["clean"].shape != arrays["attacked_x"].shape:
             raise ValueError("arrays that do not fit each other")
         return arrays
-    except (OSError, EOFError, ValueError, KeyError, TypeError, zipfile.BadZipFile) as error:
+    except Exception as error:  # numpy, zipfile and zlib each have errors of their own
         raise RunError(
             "the witnesses of a run cannot be read",
             where=str(path),
@@ -73,6 +75,19 @@ def _read(path: Path) -> dict[str, NDArray[Any]]:
             found=str(error) or type(error).__name__,
             fix="run qll attack again, or remove the file",
         ) from error
+
+
+def _check_size(archive: zipfile.ZipFile, name: str) -> None:
+    """numpy makes room for what a header says before it reads: compare that with what is there."""
+    stored = archive.getinfo(name).file_size
+    with archive.open(name) as file:
+        version = np.lib.format.read_magic(file)
+        read = {(1, 0): np.lib.format.read_array_header_1_0}.get(
+            version, np.lib.format.read_array_header_2_0
+        )
+        shape, _, dtype = read(file)
+    if stored > _MOST_BYTES or math.prod(shape) * dtype.itemsize > stored:
+        raise ValueError(f"{name} of shape {shape} in {stored} bytes")
 
 
 def _outputs_before(
