@@ -233,3 +233,16 @@ def test_the_projected_network_obeys_everywhere() -> None:
         assert bool(prop.holds(model(noise)).all())
     x = torch.from_numpy(load_data("dice-rendered", **SMALL).test.images)
     assert all(v.status == "verified" for v in qll.verify(prop, model, x, timeout=5.0))
+
+
+def test_reports_say_what_holds_by_construction(tmp_path) -> None:
+    from qll.cli.train import remarks
+    from qll.reports.records import read_runs
+    from qll.reports.tables import build_table
+
+    run = config(method="projected", epochs=1, attack="apgd:2")
+    train(run, tmp_path / "projected")
+    assert "by construction" in remarks(run)[0]
+    assert remarks(config()) == []
+    table = build_table(read_runs([tmp_path]))
+    assert any("by construction" in note for note in table.notes())

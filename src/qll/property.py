@@ -254,8 +254,8 @@ class Property:
         labels: Tensor | None = None,
         logic: Logic | str | None = None,
     ) -> Tensor:
-        """Which regions the bounds prove: the hard value is at most 0 everywhere in them, or, with a
-        ``logic``, the soft value plus its slack. In the arithmetic of the bounds: float rounding
+        """Which regions the bounds prove: the hard value is at most 0 everywhere in them, or, with
+        a ``logic``, the soft value plus its slack. In the arithmetic of the bounds: float rounding
         is not covered, a verifier's certificate is."""
         if logic is None:
             return self.enclose(bounds, labels=labels, logic=Boolean())[1] <= 0

@@ -60,6 +60,7 @@ def cycle(
     if data is None:
         _repair(console, prop, network, budget, out, timeout, workers, seed, decision)
         return
+    from qll.cli.train import remarks
     from qll.cycle.budget import seconds_of
     from qll.cycle.loop import CycleConfig, summary
     from qll.cycle.loop import cycle as run
@@ -98,8 +99,8 @@ def cycle(
         )
     show_rounds(console, result.rounds, result.best)
     console.print(summary(result, config)["ending"] + f" ({result.seconds:.0f} s)")
-    if method == "projected":
-        console.print("The property holds by construction: the last layer is projected.")
+    for line in remarks(train):
+        console.print(line)
     console.print(
         f"{out}: model.onnx, verdicts.json, curve.png; evidence in "
         f"round-{result.best:02d}/certificates ('qll audit' checks it)"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from qll.cli.train import figures
+from qll.cli.train import figures, remarks
 
 if TYPE_CHECKING:
     from qll.metrics import Satisfaction
@@ -19,7 +19,10 @@ def evaluate(
     run: Annotated[Path, typer.Argument(help="The folder of a run.")],
     split: Annotated[str, typer.Option(help="test, or validation if the run has one.")] = "test",
     prove: Annotated[
-        int, typer.Option(help="Regions to verify for CSat (the paper's first); 0 for none.")
+        int,
+        typer.Option(
+            help="Regions to verify for CSat: the paper's; if more, test images in order; 0: none."
+        ),
     ] = 100,
     timeout: Annotated[float, typer.Option(help="Seconds for each of them.")] = 10.0,
     jobs: Annotated[int, typer.Option(help="Processes that verify; 0 for all cores.")] = 0,
@@ -52,7 +55,7 @@ def evaluate(
     if as_json:
         typer.echo(json.dumps(values))
         return
-    for line in figures(values):
+    for line in [*figures(values), *remarks(trainer.config)]:
         typer.echo(line)
 
 
@@ -69,7 +72,7 @@ def _satisfaction(
         return None
     images = trainer.data.train if split == "validation" else trainer.data.test
     rows = trainer.validation_rows if split == "validation" else trainer.data.published
-    chosen = slice(0, count) if rows is None else rows[:count]
+    chosen = slice(0, count) if rows is None or count > len(rows) else rows[:count]
     x, labels = images.batch(chosen)
     workers = jobs or os.cpu_count() or 1
     return constraint_satisfaction(trainer.judged, x, labels, timeout=timeout, jobs=workers)

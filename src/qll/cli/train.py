@@ -76,7 +76,7 @@ def train(
             )
             raise
     typer.echo(f"run: {folder}")
-    for line in figures(run.evaluation.to_json()):
+    for line in [*figures(run.evaluation.to_json()), *remarks(resolved)]:
         typer.echo(line)
 
 
@@ -108,6 +108,14 @@ def figures(values: dict[str, Any]) -> list[str]:
             f"{text:44}{100 * share['share']:6.1f} %   ({share['good']} of {share['total']})"
         )
     return lines
+
+
+def remarks(config: TrainConfig) -> list[str]:
+    """What has to be said of a network beside its figures."""
+    from qll.training.methods import METHODS
+
+    remark = None if config.is_baseline else METHODS[config.method].remark
+    return [] if remark is None else [f"Note: {remark}."]
 
 
 def _resolved(

@@ -15,6 +15,7 @@ from qll.reports.paper import Key, Paper, Published
 from qll.reports.records import METRICS, Records, Run
 from qll.reports.style import BASELINE, data_name, logic_name, number, property_name
 from qll.training.config import paper_defaults
+from qll.training.methods import METHODS
 
 # In the short layout, of a logic that was trained at several hardnesses, this one is shown.
 SHORT_HARDNESS = 5.0
@@ -186,6 +187,8 @@ def _row(runs: tuple[Run, ...]) -> Row:
     if len(counted) > 1:
         notes.append("seeds were evaluated on different numbers of images")
     notes += _proved_on_fewer(runs)
+    remark = None if runs[0].config.is_baseline else METHODS[runs[0].config.method].remark
+    notes += [] if remark is None else [remark]
     # Another epsilon, formula or method asks another question than the published row.
     other = {"parameters", "judged", "formula", "as_published", "oracle"} & set(departures)
     comparable = not other and (runs[0].config.method == "attack" or runs[0].config.is_baseline)

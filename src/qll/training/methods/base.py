@@ -44,9 +44,11 @@ class Step:
 
 
 class Method(ABC):
-    """A way to turn the property into a loss. ``options`` names its own settings' defaults."""
+    """A way to turn the property into a loss. ``options`` names its own settings' defaults;
+    ``remark`` is what every report has to say of a network that was trained so."""
 
     options: ClassVar[Mapping[str, bool | int | float | str]] = {}
+    remark: ClassVar[str | None] = None
 
     def __init__(self, setup: Setup) -> None:
         self.setup = setup

@@ -10,6 +10,8 @@ reports say so.
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor, nn
 
@@ -50,6 +52,8 @@ def _flat(form: HardForm, kind: type[Max] | type[Min]) -> list[HardForm]:
 class ProjectedMethod(AttackMethod):
     """Which loss drives the rest is the run's choice: by default that of the labels themselves near
     the data point (``surrogate = "label-robustness"``), since the property holds already."""
+
+    remark: ClassVar[str | None] = "the property holds by construction: the last layer is projected"
 
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)
