@@ -93,12 +93,15 @@ def test_demo_trains_attacks_and_compares(tmp_path: Path, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(demo, "IMAGES", 64)
     monkeypatch.setattr(demo, "TEST_IMAGES", 16)
+    monkeypatch.setattr(demo, "PROVED", 4)
+    monkeypatch.setattr(demo, "TAUGHT", 4)
+    monkeypatch.setattr(demo, "BUDGET", 15.0)
     result = call("demo", "--epochs", "1", "--out", str(tmp_path / "demo"))
     assert result.exit_code == 0, result.output
     for word in ("baseline", "qll:5", "PAcc", "CAcc", "CSec", "CSat"):
         assert word in result.output
     names = {path.name for path in (tmp_path / "demo").iterdir()}
-    assert names >= {"baseline.onnx", "baseline.png", "qll5.onnx", "qll5.png"}
+    assert names >= {"baseline.onnx", "baseline.png", "cycle.onnx", "cycle.png"}
 
 
 @pytest.mark.parametrize(
