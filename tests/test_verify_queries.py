@@ -269,3 +269,25 @@ def test_the_reference_agrees_and_says_who_it_is() -> None:
         assert (ours.backend, theirs.backend) == ("bab", "torch")
         decided += theirs.decided
     assert decided == 10
+
+
+@pytest.mark.parametrize("backend", ["bab", "torch"])
+def test_a_formula_with_billions_of_ways_to_violate_it(backend: str) -> None:
+    """20 disjunctions of 3 parts each that must all hold: only one pair of them contradicts."""
+    rng = np.random.default_rng(0)
+    weight = rng.standard_normal((6, 2))
+    network = chain((weight, rng.standard_normal(6)), (rng.standard_normal((3, 6)), np.zeros(3)))
+
+    def above(limit: float) -> Any:
+        rows = rng.standard_normal((3, 3))
+        return Max(
+            tuple(affine([(("y", k), float(c)) for k, c in enumerate(row)], limit) for row in rows)
+        )
+
+    parts = [above(100.0) for _ in range(18)]
+    never = [affine([(("y", 0), 1.0)], -1e3), affine([(("y", 0), -1.0)], -1e3)]
+    box = (-np.ones(2), np.ones(2))
+    false = Query(network, *box, Min((*parts, Max((never[0], never[1])))))
+    assert BACKENDS[backend]().decide([false], Budget(seconds=20))[0].status is Status.VERIFIED
+    true = Query(network, *box, Min(tuple(parts)))
+    assert BACKENDS[backend]().decide([true], Budget(seconds=20))[0].status is Status.FALSIFIED

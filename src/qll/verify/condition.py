@@ -151,6 +151,15 @@ def obligation(
     return Obligation(tuple(sorted(chosen)), tuple(pending))
 
 
+def ways(tree: Tree) -> int:
+    """How many conjunctions of leaves the violation would be, fully expanded."""
+    if isinstance(tree, Both):
+        return math.prod(ways(part) for part in tree.parts)
+    if isinstance(tree, Any_):
+        return sum(ways(part) for part in tree.parts)
+    return int(tree is not False)
+
+
 def obligations(tree: Tree) -> list[Obligation]:
     """The violation as a disjunction of obligations, one level deep."""
     if isinstance(tree, Any_):

@@ -13,7 +13,7 @@ from qll.verify import clock
 from qll.verify.attack import Found, Plan, SearchNetwork, attack
 from qll.verify.backend import BACKENDS, Backend, Budget
 from qll.verify.boxes import BoxProver
-from qll.verify.condition import Array, both
+from qll.verify.condition import Array, both, ways
 from qll.verify.graph import GraphProver
 from qll.verify.judge import Judgement, Worth, judge
 from qll.verify.pattern import climb
@@ -32,8 +32,10 @@ SECOND = Plan(starts=8, steps=30, seed=1)
 FROM_NODE = Plan(starts=0, steps=10, seed=2)
 # Linear programmes in a row, each on a neighbouring activation pattern.
 CLIMBS = 10
-# Up to this many inputs the box is split, above it the neurons.
+# Up to this many inputs the box is split, above it the neurons; if there are more ways to violate,
+# the neurons too, because boxes need all of them at once.
 FEW_INPUTS = 10
+FEW_WAYS = 256
 CLIMB_SECONDS = 0.3
 
 
@@ -62,9 +64,9 @@ class BranchAndBound(Backend):
             share = (clock.now() - start) / len(left)
             for i in left:
                 spent[i] += share
-        provers: dict[bool, Prover] = {}
+        provers: dict[tuple[bool, bool], Prover] = {}
         for i, query in enumerate(queries):
-            key = query.search.inputs is None
+            key = (query.search.inputs is None, splits_boxes(query))
             if verdicts[i] is None and key not in provers:
                 # Once for the network, and loading (at first: compiling) its kernels: before the
                 # clock of a query runs.
@@ -140,10 +142,14 @@ class BranchAndBound(Backend):
         return replace(_as_verdict(outcome, ties), proof=(prover, outcome))
 
 
+def splits_boxes(query: Query) -> bool:
+    return query.form.input_size <= FEW_INPUTS and ways(query.search.tree) <= FEW_WAYS
+
+
 def choose_prover(query: Query) -> Prover:
     """Boxes for few inputs; compiled lanes for chains; the torch reference for everything else."""
     form = query.form
-    if form.input_size <= FEW_INPUTS:
+    if splits_boxes(query):
         return BoxProver(form)
     compiled = available() and form.is_chain and len(form.layers) > 1
     if compiled and query.search.inputs is None:

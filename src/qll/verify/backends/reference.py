@@ -10,7 +10,7 @@ from typing import ClassVar
 import torch
 
 from qll.verify.backend import BACKENDS, Budget
-from qll.verify.backends.bab import FEW_INPUTS, BranchAndBound, Prover
+from qll.verify.backends.bab import BranchAndBound, Prover, splits_boxes
 from qll.verify.boxes import BoxProver
 from qll.verify.graph import GraphProver
 from qll.verify.query import Query
@@ -19,7 +19,7 @@ from qll.verify.verdict import Verdict
 
 def choose_reference(query: Query) -> Prover:
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    if query.form.input_size <= FEW_INPUTS:
+    if splits_boxes(query):
         return BoxProver(query.form, device=device, compiled=False)
     return GraphProver(query.form, device=device)
 
