@@ -235,6 +235,26 @@ def test_the_projected_network_obeys_everywhere() -> None:
     assert all(v.status == "verified" for v in qll.verify(prop, model, x, timeout=5.0))
 
 
+def test_what_cannot_hold_by_construction_is_refused_at_once() -> None:
+    run = resolve(
+        "exactly-one",
+        "dice-rendered",
+        options={"logic": "qll:5", "method": "projected", "data_options": SMALL},
+    )
+    with pytest.raises(InputError, match="exclude each other"):
+        Trainer(run, load_data("dice-rendered", **SMALL), None, None, Silent())
+
+
+def test_every_recipe_is_a_run() -> None:
+    from qll.training.config import _default_tables
+
+    for name in _default_tables()["recipe"]:
+        method, prop, data = name.split("/")
+        run = resolve(prop, data, options={"method": method, "logic": "qll:5"})
+        assert stages(run)[-1].config.method == method
+        assert stages(run)[-1].config.options["size"] == 0.1
+
+
 def test_reports_say_what_holds_by_construction(tmp_path) -> None:
     from qll.cli.train import remarks
     from qll.reports.records import read_runs

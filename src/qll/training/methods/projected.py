@@ -62,6 +62,14 @@ class ProjectedMethod(AttackMethod):
         self.rows, self.offsets = self._half_spaces(judged, outputs)
         self.last = outputs
         self.after_step()
+        if not self.holds():
+            # exactly-one, say: two outputs whose sum is to be below 0 and above 0
+            raise InputError(
+                f"property '{judged.name}' cannot be had by construction",
+                expected="conditions on the last layer that can all hold at once",
+                found="some that exclude each other",
+                fix="use --method attack, bound or small-box",
+            )
 
     def _half_spaces(self, judged: Property, last: nn.Linear) -> tuple[Tensor, Tensor]:
         found = None
