@@ -514,6 +514,27 @@ def test_the_cost_of_the_grid_from_one_run_of_each_length(tmp_path: Path) -> Non
     assert "2 measured" in cost.section(result)
 
 
+def test_a_trained_network_is_let_go() -> None:
+    """A thousand runs in one process do not keep a thousand networks."""
+    import gc
+    import weakref
+
+    import torch
+
+    from qll.kernels.forward import training_forward
+    from qll.networks.models import create
+
+    model = create(
+        "paper-dice", in_channels=3, height=28, width=28, outputs=6, mean=(0.5,) * 3, std=(0.5,) * 3
+    )
+    x = torch.zeros(2, 3, 28, 28)
+    training_forward(model, x)(x)
+    held = weakref.ref(model)
+    del model
+    gc.collect()
+    assert held() is None
+
+
 @pytest.mark.slow
 def test_a_thousand_runs_in_flat_memory(tmp_path: Path) -> None:
     import resource

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
 import numpy as np
 import torch
@@ -69,14 +69,14 @@ class FoldedForward:
     """Call it like the module; the module's parameters get their gradients."""
 
     def __init__(self, module: nn.Module, spans: list[Span]) -> None:
-        self.module = module
+        # Weakly: this is kept under the module, and would otherwise keep it for ever.
+        self._module = ref(module)
         self._spans = spans
         self._first = _first_layer(spans[0])
 
     def __call__(self, x: Tensor) -> Tensor:
         if x.requires_grad or x.device.type != "cpu" or x.dtype != torch.float32 or not len(x):
-            y: Tensor = self.module(x)
-            return y
+            return self._plainly(x)
         value, rest = x, self._spans
         if self._first is not None:
             value, rest = self._first(x), self._spans[1:]
@@ -84,6 +84,13 @@ class FoldedForward:
             value = _apply(span, value)
             value = torch.relu_(value) if span.relu else value
         return value
+
+    def _plainly(self, x: Tensor) -> Tensor:
+        module = self._module()
+        if module is None:
+            raise RuntimeError("the module of this forward pass is gone")
+        y: Tensor = module(x)
+        return y
 
 
 def fold_forward(module: nn.Module, input_shape: Shape) -> FoldedForward | None:
