@@ -1,7 +1,7 @@
 """What a grid costs beside its runs: `qll reproduce` against the same commands by hand.
 
     python bench/grid_overhead.py [--quick] [--json OUT] [--epochs N] [--seeds N] [--rounds N]
-                                   [--clock wall|cpu]
+                                   [--clock wall|cpu] [--only warm|processes]
 
 The same runs (not-both on rendered dice, the paper's recipe with few epochs) are done turn about by
 `qll reproduce --jobs 1` and by `qll train` and two `qll verify` for each run: once as commands of
@@ -103,6 +103,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--only", choices=("warm", "processes"))
     parser.add_argument("--clock", choices=("wall", "cpu"), default="wall")
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -115,6 +116,8 @@ def main() -> None:
             "warm": inside,
             "processes": processes,
         }
+        if options.only:
+            ways = {options.only: ways[options.only]}
         found: dict[str, list[tuple[float, float]]] = {name: [] for name in ways}
         for turn in range(rounds):
             for name, way in ways.items():
