@@ -52,7 +52,9 @@ _GUESS = 0.1
 
 class CycleConfig(BaseModel):
     """``train`` is the first round; later ones go on from its network for ``more_epochs`` each, at
-    ``more_rate`` of its learning rate. ``asked`` regions decide, ``feedback`` regions teach."""
+    ``more_rate`` of its learning rate, the property weighing ``more_weight`` times as much from
+    round to round, as long as the target is not met. ``asked`` regions decide, ``feedback`` regions
+    teach."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -63,6 +65,7 @@ class CycleConfig(BaseModel):
     feedback: int = Field(default=400, ge=0)
     more_epochs: int = Field(default=5, ge=1)
     more_rate: float = Field(default=0.4, gt=0)
+    more_weight: float = Field(default=1.5, ge=1)
     timeout: float = Field(default=5.0, gt=0)
     most_rounds: int = Field(default=50, ge=1)
     patience: int = Field(default=4, ge=1)
@@ -294,8 +297,11 @@ class _Cycle:
         if number == 1:
             return first
         last = stages(first)[-1].config
+        heavier = self.config.more_weight ** (number - 1)
         return last.model_copy(
             update={
+                "alpha": last.alpha * heavier,
+                "weight": None if last.weight is None else last.weight * heavier,
                 "epochs": self.config.more_epochs,
                 "learning_rate": last.learning_rate * self.config.more_rate,
                 "warm_up": 0.0,
