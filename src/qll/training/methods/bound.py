@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar, cast
 
+import torch
+
 from qll.bounds.modules import BoundKind, module_bounds
 from qll.logics.base import choice
 from qll.regions import Region
@@ -34,5 +36,6 @@ def bounded_term(setup: Setup, step: Step, region: Region, kind: BoundKind) -> P
     bounds = module_bounds(setup.model, region.lower, region.upper, kind=kind)
     labels = step.labels if step.prop.uses_labels else None
     losses = step.prop.upper(bounds, labels=labels, logic=step.logic)
-    margins = -step.prop.enclose(bounds, labels=labels, logic="boolean")[1].detach()
+    with torch.no_grad():
+        margins = -step.prop.enclose(bounds, labels=labels, logic="boolean")[1]
     return PropertyTerm(losses, margins, {"x": step.x})
