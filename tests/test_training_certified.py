@@ -97,6 +97,13 @@ def test_a_surrogate_is_trained_on_and_never_judged_by() -> None:
     assert run.attacked_property(6).value_of("epsilon") == pytest.approx(4 / 255)
 
 
+def test_csec_is_by_the_papers_attack_however_short_the_trained_one_is() -> None:
+    run = resolve("not-both", "dice", options={"method": "projected"})
+    assert "steps=10" in run.make_attack().spec()
+    spec = run.make_judging_attack().spec()
+    assert "steps=30" in spec and "restarts=3" in spec
+
+
 # --- the soft quantifier over the batch ---
 
 

@@ -124,10 +124,16 @@ class TrainConfig(_Record):
             return self.weight
         return Balance(self.alpha, self.balance_parameters, self.most_lambda)
 
+    def make_judging_attack(self) -> Attack:
+        """The attack of CSec: the paper's, however short the one is that the run trains on."""
+        return self._attack("apgd")
+
     def make_attack(self) -> Attack:
-        text = self.attack
-        if ":" in text:  # with its own options, which then are all
-            return read_attack(text)
+        if ":" in self.attack:  # with its own options, which then are all
+            return read_attack(self.attack)
+        return self._attack(self.attack)
+
+    def _attack(self, text: str) -> Attack:
         options = [f"steps={self.steps}", f"restarts={self.restarts}"]
         if text == "apgd":
             options.append(f"as_published={self.as_published}")

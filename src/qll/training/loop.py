@@ -266,7 +266,7 @@ class Trainer:
             self.judged,
             x,
             labels,
-            attack=config.make_attack(),
+            attack=config.make_judging_attack(),
             logic=self.logic,
             oracle=config.oracle,
             attacked=config.attacked_property(self.outputs),
