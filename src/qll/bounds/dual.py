@@ -230,7 +230,8 @@ class DualBound:
         rise: Tensor,
     ) -> Bound:
         groups = self.groups
-        assert groups is not None  # noqa: S101 - the caller has checked
+        if groups is None:
+            raise TypeError("this chain has no groups of neurons that share inputs")
         bias = self.biases[0]
         unstable = (chord > 0) & (chord < 1)
         own = torch.zeros(len(back), groups.copies, dtype=self.dtype, device=self.device)

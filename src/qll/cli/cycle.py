@@ -202,7 +202,7 @@ def _repair(
     ]
     for name, value in lines:
         console.print(f"{name:44}{value}")
-    console.print(f"{out}: model.onnx, repair.json, certificates")
+    console.print(f"{out}: model.onnx, repair.json; certificates, which 'qll audit' checks")
     if result.status != "verified":
         raise typer.Exit(EXIT_NOT_MET)
 
