@@ -23,6 +23,7 @@ from torch.nn import functional
 
 from qll.data.base import load as load_data
 from qll.kernels.forward import training_forward
+from qll.kernels.spans import folded_once
 from qll.networks.models import create
 from qll.training.config import resolve
 from qll.training.loop import Trainer
@@ -77,9 +78,10 @@ def measure(method: str, data, steps: int) -> dict[str, float | str]:
         optimiser.step()
 
     def certified_step(x, labels) -> None:
-        y = training_forward(trainer.model, x)(x)
-        prediction = functional.cross_entropy(y, labels)
-        found = term.term(Step(x, labels, y, prop, logic, 0, 0))
+        with folded_once():  # as the training loop does
+            y = training_forward(trainer.model, x)(x)
+            prediction = functional.cross_entropy(y, labels)
+            found = term.term(Step(x, labels, y, prop, logic, 0, 0))
         total, _ = combine(
             trainer.model, prediction, reduce_losses(found.losses, None), config.make_balance()
         )

@@ -106,3 +106,16 @@ def test_a_layer_without_a_rule_is_refused() -> None:
     model = nn.Sequential(nn.Flatten(), nn.Linear(4, 2), nn.Tanh(), nn.Linear(2, 2))
     with pytest.raises(qll.QllError, match="bound rule"):
         module_bounds(model, torch.zeros(1, 1, 2, 2), torch.ones(1, 1, 2, 2))
+
+
+def test_rows_of_label_patterns_are_picked_alike_however_many_there_are() -> None:
+    from qll.bounds import modules
+
+    torch.manual_seed(0)
+    values, rows = torch.randn(30, 7), torch.randn(10, 9, 7)
+    pick = torch.randint(0, 10, (30,))
+    one_by_one = torch.stack([rows[p] @ v for v, p in zip(values, pick, strict=True)])
+    torch.testing.assert_close(modules._picked(values, rows, pick), one_by_one)
+    many = rows.repeat(1, 40, 1)
+    assert many.shape[0] * many.shape[1] > modules._ALL_ROWS
+    torch.testing.assert_close(modules._picked(values, many, pick)[:, :9], one_by_one)

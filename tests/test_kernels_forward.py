@@ -109,3 +109,45 @@ def test_modules_with_a_mode_or_a_hook_run_themselves() -> None:
     assert training_forward(hooked, x) is not hooked
     hooked[1].register_forward_hook(lambda module, inputs, output: output * 2)
     assert training_forward(hooked, x) is hooked
+
+
+@pytest.mark.parametrize(("make", "shape"), CASES)
+def test_a_step_that_folds_once_has_the_same_gradients(make, shape) -> None:
+    """Several passes, one of them on bounds and one while the weights are held still."""
+    from contextlib import nullcontext
+
+    from qll.attacks.problem import held_still
+    from qll.kernels.intervals import folded_intervals
+    from qll.kernels.spans import folded_once
+
+    torch.manual_seed(0)
+    module = make()
+    x, other = torch.rand(40, *shape), torch.rand(40, *shape)
+    found = []
+    for scope in (nullcontext, folded_once):
+        module.zero_grad()
+        with scope():
+            with held_still(module):
+                assert not training_forward(module, x)(x).requires_grad
+            first = training_forward(module, x)(x)
+            second = training_forward(module, x)(other)
+            ends = folded_intervals(module, x - 0.1, x + 0.1)
+            loss = first.square().mean() + second.abs().mean() + sum(e.mean() for e in ends)
+            with torch.no_grad():
+                assert not training_forward(module, x)(x).requires_grad
+        loss.backward()
+        found.append([p.grad.clone() for p in module.parameters()])
+    for expected, got in zip(*found, strict=True):
+        torch.testing.assert_close(got, expected, rtol=0, atol=2e-5 * float(expected.abs().max()))
+
+
+def test_weights_that_change_are_folded_anew() -> None:
+    from qll.kernels.spans import folded_once
+
+    module, x = paper_mnist(), torch.rand(3, 1, 28, 28)
+    with folded_once():
+        before = training_forward(module, x)(x).detach()
+        with torch.no_grad():
+            module[-3].weight.mul_(2.0)
+        torch.testing.assert_close(training_forward(module, x)(x), module(x))
+        assert not torch.allclose(before, module(x))

@@ -242,6 +242,33 @@ def test_the_projected_network_obeys_everywhere() -> None:
     assert all(v.status == "verified" for v in qll.verify(prop, model, x, timeout=5.0))
 
 
+def test_what_can_hold_by_construction_does_and_the_rest_comes_near() -> None:
+    """Exactly-one: not both holds everywhere, and opposite outputs are nearly opposite numbers."""
+    run = resolve(
+        "exactly-one",
+        "dice-rendered",
+        options={
+            "logic": "qll:5", "method": "partly-projected", "data_options": SMALL, "epochs": 1,
+            "attack": "apgd:2",
+        },
+    )  # fmt: skip
+    model = train(run).model.eval()
+    with torch.no_grad():
+        y = model(30 * torch.randn(2000, 3, 28, 28))
+    assert bool(qll.load("not-both").holds(y).all())
+    sums = y[:, [0, 1, 2]] + y[:, [5, 4, 3]]
+    assert float(sums.abs().max()) < 0.15 + 1e-3 * float(y.abs().max())
+    with pytest.raises(InputError, match="another formula"):
+        Trainer(
+            resolve(
+                "classification-robustness",
+                "dice-rendered",
+                options={"logic": "qll:5", "method": "partly-projected", "data_options": SMALL},
+            ),
+            load_data("dice-rendered", **SMALL), None, None, Silent(),
+        )  # fmt: skip
+
+
 def test_what_cannot_hold_by_construction_is_refused_at_once() -> None:
     run = resolve(
         "exactly-one",

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from qll.errors import InputError, RunError
-from qll.training.config import build, resolve
+from qll.training.config import build
 from qll.tuning import Point, TuneConfig, tune
 from qll.tuning.picture import draw_front
 from qll.tuning.space import METHODS, suggest_settings
@@ -17,17 +17,21 @@ from qll.tuning.study import _better
 
 
 def config(**changes: Any) -> TuneConfig:
-    base = resolve(
-        "not-both",
-        "dice-rendered",
-        options={
-            "epochs": 1,
-            "validation": 12,
-            "data_options": {"count_train": 40, "count_test": 8},
-        },
-        settings=["epsilon=0.002"],
-    )
-    return TuneConfig(base=base, **{"trials": 2, "regions": 4, "timeout": 1.0, **changes})
+    options = {
+        "epochs": 1,
+        "validation": 12,
+        "data_options": {"count_train": 40, "count_test": 8},
+    }
+    values: dict[str, Any] = {
+        "property": "not-both",
+        "data": "dice-rendered",
+        "options": options,
+        "settings": ("epsilon=0.002",),
+        "trials": 2,
+        "regions": 4,
+        "timeout": 1.0,
+    }
+    return TuneConfig(**{**values, **changes})
 
 
 def test_a_study_keeps_its_front_and_goes_on(tmp_path: Path) -> None:
@@ -49,12 +53,24 @@ def test_a_study_keeps_its_front_and_goes_on(tmp_path: Path) -> None:
 
 
 def test_trials_are_judged_on_validation_images_only() -> None:
-    base = config().base.model_copy(update={"validation": 0})
     with pytest.raises(InputError, match="no validation images"):
-        tune(config().model_copy(update={"base": base}), "unused")
+        tune(config(options={"validation": 0}), "unused")
 
 
-@pytest.mark.parametrize("method", METHODS)
+def test_the_first_trials_are_the_methods_as_they_come(tmp_path: Path) -> None:
+    points = tune(config(methods=("bound", "projected"), trials=3), tmp_path)
+    assert [p.settings["method"] for p in points[:2]] == ["bound", "projected"]
+    for point in points[:2]:
+        usual = config().base(point.settings["method"])
+        assert (point.settings["learning_rate"], point.settings["reach"]) == (
+            usual.learning_rate,
+            usual.reach,
+        )
+    assert points[1].csat == 1.0, "it holds by construction"
+    assert "alpha" not in points[0].settings and "alpha" in points[2].settings
+
+
+@pytest.mark.parametrize("method", [*METHODS, "projected", "partly-projected"])
 def test_every_choice_of_the_space_is_a_configuration(method: str) -> None:
     class Trial:
         def suggest_categorical(self, name: str, options: list[str]) -> str:
@@ -64,9 +80,11 @@ def test_every_choice_of_the_space_is_a_configuration(method: str) -> None:
         def suggest_float(self, name: str, low: float, high: float, log: bool = False) -> float:
             return (low + high) / 2
 
-    settings = suggest_settings(Trial(), METHODS)
-    found = build({**config().base.model_dump(), **settings})
+    base = config().base
+    settings = suggest_settings(Trial(), [method], base)
+    found = build({**base(method).model_dump(), **settings})
     assert found.method == method
+    assert (found.reach > 1.5) is ("projected" in method)
 
 
 def test_the_front_is_what_nothing_beats_in_both() -> None:

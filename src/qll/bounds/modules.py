@@ -23,6 +23,9 @@ BoundKind = Literal["interval", "crown"]
 
 # An affine run with at most this many outputs is folded to a dense matrix.
 _FOLD_OUTPUTS = 256
+# Up to this many rows of all patterns together, one product with all of them is faster than one
+# small product for each sample.
+_ALL_ROWS = 1024
 
 
 @dataclass(frozen=True, eq=False)
@@ -179,9 +182,18 @@ def _box_ends(
     else:
         if pick is None:
             raise TypeError("rows for several label patterns need each sample's pattern")
-        centre = torch.einsum("bw,bnw->bn", middle, rows[pick]) + constant[pick]
-        spread = torch.einsum("bw,bnw->bn", radius, rows.abs()[pick])
+        centre = _picked(middle, rows, pick) + constant[pick]
+        spread = _picked(radius, rows.abs(), pick)
     return (centre - spread).t(), (centre + spread).t()
+
+
+def _picked(values: Tensor, rows: Tensor, pick: Tensor) -> Tensor:
+    """``(batch, n)``: each sample's ``values`` by the rows of its pattern."""
+    patterns, count, width = rows.shape
+    if patterns * count > _ALL_ROWS:
+        return torch.einsum("bw,bnw->bn", values, rows[pick])
+    every = (values @ rows.reshape(-1, width).t()).reshape(-1, patterns, count)
+    return every.take_along_dim(pick[:, None, None], 1)[:, 0]
 
 
 def module_bounds(

@@ -39,7 +39,6 @@ def tune(
     from rich.console import Console
     from rich.table import Table
 
-    from qll.training.config import resolve
     from qll.training.methods import METHODS
     from qll.tuning import TuneConfig
     from qll.tuning import tune as run
@@ -48,9 +47,11 @@ def tune(
     for name in method or []:
         METHODS[name]  # names one that does not exist
     options = {"epochs": epochs, "validation": validation, "data_dir": data_dir}
-    base = resolve(prop, data, options=options, settings=settings or [])
     config = TuneConfig(
-        base=base,
+        property=prop,
+        data=data,
+        options={k: v for k, v in options.items() if v is not None},
+        settings=tuple(settings or ()),
         trials=trials,
         regions=regions,
         timeout=timeout,

@@ -103,14 +103,14 @@ def fold_forward(module: nn.Module, input_shape: Shape) -> FoldedForward | None:
 
 
 def _apply(span: Span, value: Tensor) -> Tensor:
-    core = span.core
+    core, (weight, bias) = span.core, span.weights()
     if core is None:
-        result = functional.linear(value.flatten(1), span.matrix(), span.bias())
+        result = functional.linear(value.flatten(1), weight, bias)
     else:
         result = functional.conv2d(
-            value, span.kernel(), None, core.stride, core.padding, core.dilation, core.groups
+            value, weight, None, core.stride, core.padding, core.dilation, core.groups
         )
-        result = result + span.bias().reshape(core.out_shape)
+        result = result + bias.reshape(core.out_shape)
     return result.reshape(-1, *span.layers[-1].out_shape)
 
 
@@ -125,7 +125,7 @@ class FirstLayer:
 
     def __call__(self, x: Tensor) -> Tensor:
         shape = self.span.layers[-1].out_shape
-        weight, bias = self.span.kernel(), self.span.bias()
+        weight, bias = self.span.weights()
         value: Tensor = Layer.apply(self, x.flatten(1), weight, bias)  # type: ignore[no-untyped-call]
         return value.reshape(-1, *shape)
 

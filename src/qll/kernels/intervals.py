@@ -74,9 +74,9 @@ class FoldedIntervals:
         span, layer = self._spans[0], self._first
         if layer is None:
             raise TypeError("this network has no first layer in kernels")
-        bias = span.bias()
+        weight, bias = span.weights()
         ends: Tensor = Layer.apply(  # type: ignore[no-untyped-call]
-            layer, value.flatten(1), _doubled(span.kernel()), torch.cat((bias, bias))
+            layer, value.flatten(1), _doubled(weight), torch.cat((bias, bias))
         )
         return ends.reshape(-1, *_doubled_shape(span.layers[-1].out_shape))
 
@@ -112,15 +112,12 @@ def _doubled_first(span: Span) -> FirstLayer | None:
 
 
 def _apply(span: Span, value: Tensor) -> Tensor:
-    core, bias = span.core, span.bias()
+    core, (weight, bias) = span.core, span.weights()
     shape = _doubled_shape(span.layers[-1].out_shape)
     if core is None:
-        result = functional.linear(
-            value.flatten(1), _doubled(span.matrix()), torch.cat((bias, bias))
-        )
+        result = functional.linear(value.flatten(1), _doubled(weight), torch.cat((bias, bias)))
         return result.reshape(-1, *shape)
     lower, upper = value.chunk(2, 1)
-    weight = span.kernel()
     options = (core.stride, core.padding, core.dilation, core.groups)
     shift = bias.reshape(core.out_shape)
     middle = functional.conv2d((lower + upper) / 2, weight, None, *options) + shift

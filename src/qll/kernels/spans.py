@@ -7,9 +7,13 @@ padding, its shift is no constant near the border, and so every output row has i
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +28,20 @@ from qll.kernels.recognise import (
     Shape,
     recognise,
 )
+
+_memo: ContextVar[dict[Any, tuple[Tensor, Tensor]] | None] = ContextVar("folded", default=None)
+
+
+@contextmanager
+def folded_once() -> Iterator[None]:
+    """Inside, passes of one network share its folded weights and their part of the graph: a
+    training step has several passes and folding costs as much as one of them. For one call of
+    ``backward`` (those before it keep the graph)."""
+    token = _memo.set({})
+    try:
+        yield
+    finally:
+        _memo.reset(token)
 
 
 @dataclass(eq=False)
@@ -48,6 +66,19 @@ class Span:
     @property
     def out_size(self) -> int:
         return prod(self.layers[-1].out_shape)
+
+    def weights(self) -> tuple[Tensor, Tensor]:
+        """The convolution's kernel or the dense matrix, and the bias of every output."""
+        memo = _memo.get()
+        if memo is None:
+            return self._fold()
+        key = (*map(_state, self.layers), torch.is_grad_enabled())
+        if key not in memo:
+            memo[key] = self._fold()
+        return memo[key]
+
+    def _fold(self) -> tuple[Tensor, Tensor]:
+        return self.matrix() if self.core is None else self.kernel(), self.bias()
 
     def bias(self) -> Tensor:
         value = torch.zeros(1, *self.layers[0].in_shape)
@@ -87,6 +118,14 @@ class Span:
                 else:
                     weight = weight * scale[:, None, None, None]
         return weight
+
+
+def _state(layer: AffineLayer) -> tuple[Any, ...]:
+    """What the weights of a layer depend on, down to whether they get gradients."""
+    module = getattr(layer, "module", None)
+    tensors = () if module is None else (*module.parameters(), *module.buffers())
+    states = tuple((id(t), t._version, t.requires_grad) for t in tensors)
+    return type(layer), id(module), layer.in_shape, states
 
 
 def multiplications(layers: list[AffineLayer]) -> int:

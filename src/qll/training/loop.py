@@ -18,6 +18,7 @@ from qll.data.base import DataSet, Progress
 from qll.data.base import load as load_data
 from qll.errors import InputError, RunError
 from qll.kernels.forward import training_forward
+from qll.kernels.spans import folded_once
 from qll.logics.base import Logic
 from qll.metrics import Evaluation, Satisfaction, evaluate, prediction_accuracy
 from qll.property import Property
@@ -310,6 +311,25 @@ class Trainer:
         return row
 
     def _step(self, batch: _Batch, totals: _Totals) -> None:
+        part = batch.part
+        with folded_once():
+            y, prediction, total = self._losses(batch, totals)
+        self.optimiser.zero_grad(set_to_none=True)
+        total.backward()  # type: ignore[no-untyped-call]
+        self.optimiser.step()
+        if part.method is not None:
+            part.method.after_step()
+        good, predicted = correct_predictions(y, batch.labels, self.data.task)
+        totals.add(
+            steps=1,
+            samples=len(y),
+            prediction=float(prediction.detach()) * len(y),
+            good=good,
+            predicted=predicted,
+        )
+
+    def _losses(self, batch: _Batch, totals: _Totals) -> tuple[Tensor, Tensor, Tensor]:
+        """The outputs, the loss of prediction, and the number to minimise."""
         y = run_model(training_forward(self.model, batch.x), batch.x)
         prediction = prediction_loss(y, batch.labels, self.data.task)
         self._check_finite(prediction, "prediction", batch)
@@ -334,19 +354,7 @@ class Trainer:
                 property=float(property_loss.detach()) * len(y),
                 satisfied=float(term.satisfied.sum()),
             )
-        self.optimiser.zero_grad(set_to_none=True)
-        total.backward()  # type: ignore[no-untyped-call]
-        self.optimiser.step()
-        if part.method is not None:
-            part.method.after_step()
-        good, predicted = correct_predictions(y.detach(), batch.labels, self.data.task)
-        totals.add(
-            steps=1,
-            samples=len(y),
-            prediction=float(prediction.detach()) * len(y),
-            good=good,
-            predicted=predicted,
-        )
+        return y.detach(), prediction, total
 
     def _term(self, method: Method, step: Step, batch: _Batch) -> PropertyTerm:
         try:

@@ -20,6 +20,7 @@ from qll.attacks.base import attack as read_attack
 from qll.attacks.problem import Engine, Points, other_points, run_model
 from qll.errors import InputError, RunError
 from qll.kernels.forward import training_forward
+from qll.kernels.spans import folded_once
 from qll.logics.base import Logic
 from qll.logics.base import logic as read_logic
 from qll.property import Property
@@ -109,12 +110,13 @@ class PropertyLoss:
 
     def __call__(self, model: nn.Module, x: Tensor, labels: Tensor) -> Tensor:
         """The number to minimise for this batch: call ``backward`` on it."""
-        y = run_model(training_forward(model, x), x)
-        if isinstance(self.task, str):
-            prediction = prediction_loss(y, labels, self.task)
-        else:
-            prediction = self.task(y, labels)
-        term = self.attacked(model, x, labels)
+        with folded_once():
+            y = run_model(training_forward(model, x), x)
+            if isinstance(self.task, str):
+                prediction = prediction_loss(y, labels, self.task)
+            else:
+                prediction = self.task(y, labels)
+            term = self.attacked(model, x, labels)
         property_loss = self.reduce(term.losses)
         total, weight = combine(model, prediction, property_loss, self.balance)
         self.last = Seen(

@@ -2,31 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
+
+from qll.training.config import TrainConfig
 
 METHODS = ("attack", "bound", "small-box", "mixed")
 
 
-def suggest_settings(trial: Any, methods: Sequence[str]) -> dict[str, Any]:
-    """Settings of a training run, drawn by an optuna trial."""
+def suggest_settings(
+    trial: Any, methods: Sequence[str], base: Callable[[str], TrainConfig]
+) -> dict[str, Any]:
+    """Settings of a training run, drawn by an optuna trial. What is not drawn is the method's own
+    default for this property and data (``base``)."""
     method = trial.suggest_categorical("method", list(methods))
+    usual = base(method)
     settings: dict[str, Any] = {
         "method": method,
-        "alpha": trial.suggest_float("alpha", 0.05, 2.0, log=True),
         "logic": f"qll:{trial.suggest_float('hardness', 1.0, 20.0, log=True):.3g}",
         "learning_rate": trial.suggest_float("learning_rate", 5e-4, 1e-2, log=True),
-        "reach": trial.suggest_float("reach", 1.0, 1.15),
         "learning_rate_schedule": "cosine",
     }
+    if usual.weight is None:
+        settings["alpha"] = trial.suggest_float("alpha", 0.05, 2.0, log=True)
+    else:  # its defaults fix lambda
+        settings["weight"] = trial.suggest_float("weight", 0.05, 2.0, log=True)
+    if usual.surrogate is None:
+        settings["reach"] = usual.reach * trial.suggest_float("reach", 1.0, 1.15)
+    else:  # another property is trained, whose best epsilon is not known
+        settings["reach"] = trial.suggest_float("surrogate_reach", 1.0, 5.0)
     if method == "attack":
         # Short attacks: the schedule follows Croce and Hein, which makes them as strong.
-        settings |= {"attack": "apgd:8,restarts=0"}
+        settings["attack"] = "apgd:8,restarts=0"
     if method in ("bound", "mixed"):
         settings["warm_up"] = trial.suggest_float("warm_up", 0.0, 0.6)
     if method == "small-box":
         settings["options"] = {"size": trial.suggest_float("size", 0.02, 1.0, log=True)}
         first = trial.suggest_float("attack_first", 0.0, 0.6)
+        settings["stages"] = []
         if first > 0.05:  # two stages: attack, then boxes
             settings["stages"] = [
                 {

@@ -23,7 +23,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from qll.errors import InputError, MissingExtra, QllError, RunError
 from qll.files import write_json
 from qll.metrics import prediction_accuracy
-from qll.training.config import TrainConfig, build
+from qll.training.config import TrainConfig, build, resolve
 from qll.training.loop import Trainer, load_configured
 from qll.training.progress import Silent
 from qll.training.run import RunFolder
@@ -34,16 +34,27 @@ _NAME = "qll"
 
 
 class TuneConfig(BaseModel):
-    """``base`` holds what every trial shares; ``trials`` counts finished ones, in all sessions."""
+    """``options`` and ``settings`` (``key=value``) are what every trial shares, beside the defaults
+    of its method; ``trials`` counts finished ones, in all sessions."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    base: TrainConfig
+    property: str
+    data: str
+    options: dict[str, Any] = {}
+    settings: tuple[str, ...] = ()
     trials: int = Field(default=50, ge=1)
     regions: int = Field(default=200, ge=1)
     timeout: float = Field(default=2.0, gt=0)
     methods: tuple[str, ...] = METHODS
     jobs: int = Field(default=1, ge=1)
+
+    def base(self, method: str) -> TrainConfig:
+        """What a trial of this method starts from."""
+        options = {**self.options, "method": method}
+        if method != "attack" and "logic" not in options:
+            options["logic"] = "qll:5"
+        return resolve(self.property, self.data, options=options, settings=self.settings)
 
 
 class Point(BaseModel):
@@ -61,7 +72,9 @@ def tune(
 ) -> list[Point]:
     """Search until the study has its trials; every finished one, the front marked."""
     optuna = _optuna()
-    if not config.base.validation:
+    bases = {method: config.base(method) for method in config.methods}
+    first = bases[config.methods[0]]
+    if not first.validation:
         raise InputError(
             "there are no validation images to judge trials by",
             expected="validation above 0",
@@ -71,7 +84,7 @@ def tune(
     folder = Path(out)
     folder.mkdir(parents=True, exist_ok=True)
     _check_same(config, folder)
-    data = load_configured(config.base)
+    data = load_configured(first)
     study = optuna.create_study(
         study_name=_NAME,
         storage=f"sqlite:///{(folder / 'study.db').resolve()}",
@@ -82,7 +95,7 @@ def tune(
 
     def objective(trial: Any) -> tuple[float, float]:
         try:
-            return _run(config, data, trial, folder)
+            return _run(config, bases, data, trial, folder)
         except QllError as error:
             # A choice that diverges is a finding of the search, not its end.
             trial.set_user_attr("failure", str(error))
@@ -107,10 +120,17 @@ def tune(
     return points
 
 
-def _run(config: TuneConfig, data: Any, trial: Any, folder: Path) -> tuple[float, float]:
-    settings = suggest_settings(trial, config.methods)
+def _run(
+    config: TuneConfig, bases: dict[str, TrainConfig], data: Any, trial: Any, folder: Path
+) -> tuple[float, float]:
+    if trial.number < len(config.methods):
+        # First, each method as it comes: the search should not end below its defaults.
+        usual = bases[config.methods[trial.number]]
+        settings = {k: getattr(usual, k) for k in ("method", "logic", "learning_rate", "reach")}
+    else:
+        settings = suggest_settings(trial, config.methods, bases.__getitem__)
     trial.set_user_attr("settings", settings)
-    values = {**config.base.model_dump(), **settings, "seed": trial.number}
+    values = {**bases[settings["method"]].model_dump(), **settings, "seed": trial.number}
     run_config = build(values)
     path = folder / f"trial-{trial.number:04d}"
     run = RunFolder.create(path, run_config)
@@ -166,9 +186,9 @@ def _write(points: list[Point], config: TuneConfig, folder: Path) -> None:
     write_json(
         folder / "front.json",
         {
-            "property": config.base.property,
-            "data": config.base.data,
-            "validation": config.base.validation,
+            "property": config.property,
+            "data": config.data,
+            "validation": config.base(config.methods[0]).validation,
             "regions": config.regions,
             "front": [p.model_dump() for p in front],
             "trials": [p.model_dump() for p in points],

@@ -26,7 +26,7 @@ from qll.training.methods.base import METHODS, Setup
 _ROUNDS = 200
 # ``c < 0`` strictly, by enough that a verifier in float64 proves it at once; and a hair beyond
 # ``v <= 0``, so that rounding ends on the right side.
-_GAP = 0.05
+GAP = 0.05
 _HAIR = 1e-6
 
 
@@ -59,8 +59,8 @@ class ProjectedMethod(AttackMethod):
         super().__init__(setup)
         outputs = _last_linear(setup.model)
         judged = setup.config.judged_property(outputs.out_features)
-        self.rows, self.offsets = self._half_spaces(judged, outputs)
         self.last = outputs
+        self.rows, self.offsets = self._chosen(*self._half_spaces(judged, outputs))
         self.after_step()
         if not self.holds():
             # exactly-one, say: two outputs whose sum is to be below 0 and above 0
@@ -68,8 +68,12 @@ class ProjectedMethod(AttackMethod):
                 f"property '{judged.name}' cannot be had by construction",
                 expected="conditions on the last layer that can all hold at once",
                 found="some that exclude each other",
-                fix="use --method attack, bound or small-box",
+                fix="use --method partly-projected, attack, bound or small-box",
             )
+
+    def _chosen(self, rows: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor]:
+        """The conditions that are to hold by construction."""
+        return rows, offsets
 
     def _half_spaces(self, judged: Property, last: nn.Linear) -> tuple[Tensor, Tensor]:
         found = None
@@ -107,16 +111,20 @@ class ProjectedMethod(AttackMethod):
                 found="one without",
                 fix="build it with bias=True",
             )
-        weight, bias = self.last.weight, self.last.bias
         for _ in range(_ROUNDS):
             if self.holds():
                 return
             for row, offset in zip(self.rows, self.offsets, strict=True):
-                scale = float(row @ row)
-                v = row @ weight  # (hidden,)
-                excess = torch.where(v > 0, v + _HAIR, torch.zeros_like(v))
-                weight.sub_(torch.outer(row, excess) / scale)
-                bias.sub_(row * (torch.relu(row @ bias + offset + _GAP) / scale))
+                self._project(row, offset)
+
+    def _project(self, row: Tensor, offset: Tensor, gap: float = GAP, hair: float = _HAIR) -> None:
+        """The layer onto ``row @ weight <= 0`` and ``row @ bias + offset <= -gap``."""
+        weight, bias = self.last.weight, self.last.bias
+        scale = float(row @ row)
+        v = row @ weight  # (hidden,)
+        excess = torch.where(v > 0, v + hair, torch.zeros_like(v))
+        weight.sub_(torch.outer(row, excess) / scale)
+        bias.sub_(row * (torch.relu(row @ bias + offset + gap) / scale))
 
     def finish(self) -> None:
         if not self.holds():

@@ -21,13 +21,16 @@ from qll.training.methods.base import METHODS, Method, Setup, Step
 from qll.training.methods.bound import bounded_term
 
 
-def shrink(region: Region, centre: Tensor, size: float) -> Region:
-    """The part of ``region`` within ``size`` of its half-width around ``centre``, moved inside."""
-    radius = (region.upper - region.lower) / 2 * size
-    middle = torch.clamp(centre, region.lower + radius, region.upper - radius)
-    # rounding must not let the box out of the region
-    lower = torch.maximum(middle - radius, region.lower)
-    return replace(region, lower=lower, upper=torch.minimum(middle + radius, region.upper))
+def centres(region: Region, radius: Tensor) -> Region:
+    """Where the centre of a box of this radius may lie."""
+    lower = region.lower + radius
+    return replace(region, lower=lower, upper=torch.maximum(region.upper - radius, lower))
+
+
+def box_around(region: Region, centre: Tensor, radius: Tensor) -> Region:
+    """The box, cut to the region: rounding must not let it out."""
+    lower = torch.maximum(centre - radius, region.lower)
+    return replace(region, lower=lower, upper=torch.minimum(centre + radius, region.upper))
 
 
 @METHODS.register("small-box")
@@ -51,19 +54,17 @@ class SmallBoxMethod(Method):
         self.attack = AutoPGD(steps=int(self.chosen["steps"]), restarts=0)
 
     def term(self, step: Step) -> PropertyTerm:
-        # The attack searches where the centre of a box may lie.
         region = Region.of(step.prop, step.x)
-        inner = shrink(region, (region.lower + region.upper) / 2, 1.0 - self.size)
+        radius = (region.upper - region.lower) * (self.size / 2)
         points = self.attack.find(
             self.setup.model,
             step.prop,
             step.x,
             step.labels,
             logic=step.logic,
-            region=inner,
+            region=centres(region, radius),
             seed=step.seed,
             engine=self.setup.config.engine,
         )
-        return bounded_term(
-            self.setup, step, shrink(region, points["x"].detach(), self.size), "interval"
-        )
+        box = box_around(region, points["x"].detach(), radius)
+        return bounded_term(self.setup, step, box, "interval")
