@@ -17,12 +17,13 @@ from typer.testing import CliRunner
 
 from qll.cli.main import build_app
 from qll.errors import InputError, RunError
+from qll.reports.comparison import agreements, kendall_tau, rankings
 from qll.reports.page import embed, write_report
 from qll.reports.paper import Paper, Published, read_paper
 from qll.reports.records import read_run, read_runs
 from qll.reports.table_latex import escape, latex
 from qll.reports.table_text import comparison_markdown, csv_text, epsilon_text, markdown
-from qll.reports.tables import Stat, build_table, kendall_tau, rankings
+from qll.reports.tables import Stat, build_table
 from qll.reports.witnesses import read_witnesses
 
 
@@ -134,8 +135,13 @@ def test_departure_is_marked_outside_of_the_published_deviation(three_seeds: Pat
     assert "86.0 ± 6.6** (80.0 ± 2.0 ▲6.0)" in text or "86.0 ± 6.6 (80.0 ± 2.0 ▲6.0)" in text
     assert "(50.0 ± 30.0)" in text  # within: no mark
     assert r"86.0+-6.6\QllAbove" in latex(table, "long")
-    assert "| PAcc | 0 of 1 rows | +6.0" in comparison_markdown(table)
-    assert "| CSat | 1 of 1 rows | none |" in comparison_markdown(table)
+    found = {a.metric: a for a in agreements(table)}
+    short = table.rows[0].is_short
+    shown = "| 0 of 1 |" if not short else "|  | 0 of 1 |"
+    assert f"| PAcc {shown}" in comparison_markdown(table)
+    assert found["PAcc"].largest is not None and found["PAcc"].largest[0] == pytest.approx(6.0)
+    assert found["CSat"].largest is None
+    assert found["CSat"].within + found["CSat"].short_within == 1
 
 
 def test_another_epsilon_is_not_compared(tmp_path: Path) -> None:
@@ -239,6 +245,26 @@ def test_ranking_names_both_orders(tmp_path: Path) -> None:
     (ranking,) = rankings(build_table(read_runs([tmp_path]), Paper(published)))
     assert (ranking.ours, ranking.theirs) == (("DL2", "QLL 5"), ("QLL 5", "DL2"))
     assert ranking.tau == -1.0 and not ranking.same_best
+    assert (ranking.kept, ranking.clear) == (0, 1)
+
+
+def test_runs_of_other_lengths_are_ranked_apart(tmp_path: Path) -> None:
+    """A short run beside a full one says nothing about their logics."""
+    published = {}
+    for logic, verified, epochs in (("dl2", 0.1, 100), ("qll:5", 0.9, 100), ("stl:5", 0.5, 3)):
+        path = tmp_path / logic[:3]
+        write_run(path, "not-both", "dice", logic, 0, verified=verified)
+        held = json.loads((path / "config.json").read_text())
+        (path / "config.json").write_text(json.dumps({**held, "epochs": epochs}))
+        name, _, hardness = logic.partition(":")
+        key = ("not-both", "dice", name, float(hardness) if hardness else None)
+        published[key] = {"PAcc": Published(80, 99), "CSat": Published(100 * verified, 1)}
+    table = build_table(read_runs([tmp_path]), Paper(published))
+    (ranking,) = rankings(table)
+    assert ranking.ours == ranking.theirs == ("QLL 5", "DL2")
+    assert ranking.experiment.endswith("100 epochs") and (ranking.kept, ranking.clear) == (1, 1)
+    pacc = next(a for a in agreements(table) if a.metric == "PAcc")
+    assert (pacc.total, pacc.short_total) == (2, 1)
 
 
 def test_text_cannot_break_out_of_the_page_or_the_table(tmp_path: Path) -> None:

@@ -11,12 +11,14 @@ from typing import Any
 
 import qll
 from qll.errors import QllError
+from qll.reports.comparison import agreements, rankings
 from qll.reports.paper import Paper
 from qll.reports.records import METRICS, LeftOut, Records, Run
 from qll.reports.style import BASELINE, colours, data_name, property_name, require, shaded, write
 from qll.reports.table_latex import latex
 from qll.reports.table_text import (
     LAYOUTS,
+    RANKING_NOTE,
     comparison_markdown,
     csv_text,
     departure_mark,
@@ -24,7 +26,7 @@ from qll.reports.table_text import (
     markdown,
     metric_of,
 )
-from qll.reports.tables import Row, Table, agreements, build_table, rankings
+from qll.reports.tables import Row, Table, build_table
 from qll.reports.witnesses import read_witnesses
 
 _CURVES = (
@@ -69,6 +71,7 @@ def render_page(records: Records, table: Table, *, title: str) -> str:
         "layouts": {name: _layout(table, name) for name in LAYOUTS},
         "agreements": agreements(table) if table.paper else [],
         "rankings": rankings(table) if table.paper else [],
+        "ranking_note": RANKING_NOTE,
         "notes": table.notes(),
         "runs": [_run_line(run) for run in records.runs],
         "left_out": [*records.left_out, *unread],

@@ -8,13 +8,18 @@ import math
 from dataclasses import dataclass
 from fractions import Fraction
 
+from qll.reports.comparison import agreements, rankings
 from qll.reports.paper import Published
 from qll.reports.records import METRICS
 from qll.reports.style import data_name, number, property_name
-from qll.reports.tables import Row, Stat, Table, agreements, rankings
+from qll.reports.tables import Row, Stat, Table
 
 ABOVE, BELOW = "▲", "▼"
 UNKNOWN_NOTE = "“unknown”: neither proved nor refuted within the verifier's time limit"
+RANKING_NOTE = (
+    "The order is by the product of mean PAcc and mean CSat. Clear pairs: logics whose published "
+    "CSat differ by more than their deviations together, and how many of them ours orders alike."
+)
 BASELINE_NOTE = "the baseline has no logic of its own: attacked with the QLL oracle"
 
 
@@ -128,20 +133,25 @@ def _remarks(table: Table, layout: str) -> list[str]:
 
 def comparison_markdown(table: Table) -> str:
     """Row by row it is in the tables; this is what they add up to."""
-    lines = ["| Metric | within the published deviation | largest departure |", "|---|---:|---|"]
+    lines = [
+        "| Metric | rows within the published deviation | of short runs | largest departure |",
+        "|---|---:|---:|---|",
+    ]
     for found in agreements(table):
         far = "none" if found.largest is None else f"{found.largest[0]:+.1f} ({found.largest[1]})"
-        lines.append(f"| {found.metric} | {found.within} of {found.total} rows | {far} |")
+        full = f"{found.within} of {found.total}" if found.total else ""
+        short = f"{found.short_within} of {found.short_total}" if found.short_total else ""
+        lines.append(f"| {found.metric} | {full} | {short} | {far} |")
     ranked = rankings(table)
     if ranked:
-        lines += ["", "| Experiment | best, published | best, ours | Kendall's tau |"]
-        lines.append("|---|---|---|---:|")
+        lines += ["", "| Experiment | published order | our order | Kendall's tau | clear pairs |"]
+        lines.append("|---|---|---|---:|---:|")
         for ranking in ranked:
             tau = "n/a" if math.isnan(ranking.tau) else f"{ranking.tau:.2f}"
-            lines.append(
-                f"| {ranking.experiment} | {ranking.theirs[0]} | {ranking.ours[0]} | {tau} |"
-            )
-        lines += ["", "The order of the logics is by the product of mean PAcc and mean CSat."]
+            theirs, ours = (", ".join(order) for order in (ranking.theirs, ranking.ours))
+            clear = f"{ranking.kept} of {ranking.clear}" if ranking.clear else ""
+            lines.append(f"| {ranking.experiment} | {theirs} | {ours} | {tau} | {clear} |")
+        lines += ["", f"{RANKING_NOTE}"]
     return "\n".join(lines) + "\n"
 
 

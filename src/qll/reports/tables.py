@@ -12,7 +12,7 @@ from qll.errors import QllError
 from qll.grid.experiment import experiment
 from qll.reports.fields import is_bounded
 from qll.reports.paper import Key, Paper, Published
-from qll.reports.records import METRICS, Records, Run
+from qll.reports.records import Records, Run
 from qll.reports.style import BASELINE, data_name, logic_name, number, property_name
 from qll.training.config import paper_defaults
 from qll.training.methods import METHODS
@@ -92,6 +92,12 @@ class Row:
             shown += f" {number(self.hardness)}"
         method = self.runs[0].config.method
         return shown if method == "attack" or self.logic == BASELINE else f"{shown}, {method}"
+
+    @property
+    def is_short(self) -> bool:
+        """Trained for fewer epochs than the paper's."""
+        epochs = self.runs[0].config.epochs
+        return bool(epochs < _usual(self.runs[0]).get("epochs", epochs))
 
     @property
     def family(self) -> int:
@@ -265,85 +271,6 @@ def _order(paper: Paper) -> Callable[[Row], tuple[Any, ...]]:
         return (published, row.pair, row.family, name, row.hardness or 0.0, row.name, row.notes)
 
     return place
-
-
-# --- what the comparison says ---
-
-
-@dataclass(frozen=True)
-class Agreement:
-    """How many rows lie within the published deviation, for one metric."""
-
-    metric: str
-    within: int
-    total: int
-    largest: tuple[float, str] | None
-
-
-@dataclass(frozen=True)
-class Ranking:
-    """The order of the logics by PAcc times CSat in one experiment, ours against the paper's."""
-
-    experiment: str
-    ours: tuple[str, ...]
-    theirs: tuple[str, ...]
-    tau: float
-
-    @property
-    def same_best(self) -> bool:
-        return self.ours[:1] == self.theirs[:1]
-
-
-def agreements(table: Table) -> list[Agreement]:
-    found = []
-    for metric in METRICS:
-        gaps: list[tuple[float, float, str]] = []
-        for row in table.rows:
-            stat, published = row.stat(metric), table.published(row, metric)
-            if stat is not None and published is not None:
-                departure = published.departure(stat.mean)
-                gaps.append((departure, abs(departure), f"{describe(row)}"))
-        if gaps:
-            worst = max(gaps, key=lambda gap: gap[1])
-            largest = (worst[0], worst[2]) if worst[1] else None
-            within = sum(gap[1] == 0 for gap in gaps)
-            found.append(Agreement(metric, within, len(gaps), largest))
-    return found
-
-
-def rankings(table: Table) -> list[Ranking]:
-    found = []
-    for rows in table.experiments():
-        scored: list[tuple[str, float, float]] = []
-        for row in rows:
-            accuracy, proved = table.published(row, "PAcc"), table.published(row, "CSat")
-            if row.product is not None and accuracy is not None and proved is not None:
-                scored.append((row.name, row.product, accuracy.mean * proved.mean / 100))
-        if len(scored) > 1:
-            ours = tuple(s[0] for s in sorted(scored, key=lambda s: -s[1]))
-            theirs = tuple(s[0] for s in sorted(scored, key=lambda s: -s[2]))
-            tau = kendall_tau([s[1] for s in scored], [s[2] for s in scored])
-            title = f"{property_name(rows[0].prop)}, {data_name(rows[0].data)}"
-            found.append(Ranking(title, ours, theirs, tau))
-    return found
-
-
-def kendall_tau(a: Sequence[float], b: Sequence[float]) -> float:
-    """Kendall's tau-b: 1 for the same order, -1 for the opposite one; ties are accounted for.
-
-    >>> kendall_tau([1, 2, 3], [10, 20, 30])
-    1.0
-    """
-    agree = ties_a = ties_b = pairs = 0
-    for i in range(len(a)):
-        for j in range(i):
-            left, right = a[i] - a[j], b[i] - b[j]
-            pairs += 1
-            ties_a += left == 0
-            ties_b += right == 0
-            agree += (left * right > 0) - (left * right < 0)
-    norm = math.sqrt((pairs - ties_a) * (pairs - ties_b))
-    return agree / norm if norm else math.nan
 
 
 def describe(row: Row) -> str:

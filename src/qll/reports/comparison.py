@@ -1,0 +1,134 @@
+"""What the rows of a report add up to beside the published ones: how many agree, and whether the
+logics come in the same order."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+from qll.reports.records import METRICS
+from qll.reports.style import data_name, property_name
+from qll.reports.tables import Row, Table, describe
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """How many rows lie within the published deviation, for one metric; short runs on their own,
+    since they ask less of the network."""
+
+    metric: str
+    within: int
+    total: int
+    short_within: int
+    short_total: int
+    largest: tuple[float, str] | None
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """The order of the logics by PAcc times CSat in one experiment, ours against the paper's.
+
+    ``clear`` counts the pairs of logics whose published CSat differ by more than their deviations
+    together, and ``kept`` those that ours orders alike: the rest of an order is noise."""
+
+    experiment: str
+    ours: tuple[str, ...]
+    theirs: tuple[str, ...]
+    tau: float
+    kept: int
+    clear: int
+
+    @property
+    def same_best(self) -> bool:
+        return self.ours[:1] == self.theirs[:1]
+
+
+def agreements(table: Table) -> list[Agreement]:
+    found = []
+    for metric in METRICS:
+        gaps: list[tuple[float, Row]] = []
+        for row in table.rows:
+            stat, published = row.stat(metric), table.published(row, metric)
+            if stat is not None and published is not None:
+                gaps.append((published.departure(stat.mean), row))
+        if gaps:
+            far, row = max(gaps, key=lambda gap: abs(gap[0]))
+            short = [gap for gap, row in gaps if row.is_short]
+            full = [gap for gap, row in gaps if not row.is_short]
+            largest = (far, describe(row)) if far else None
+            found.append(
+                Agreement(
+                    metric, full.count(0), len(full), short.count(0), len(short), largest
+                )
+            )  # fmt: skip
+    return found
+
+
+def rankings(table: Table) -> list[Ranking]:
+    """Experiments with several rows; of rows that were trained for other lengths, each length."""
+    found = []
+    for rows in table.experiments():
+        lengths = sorted({row.runs[0].config.epochs for row in rows}, reverse=True)
+        for epochs in lengths:
+            alike = [row for row in rows if row.runs[0].config.epochs == epochs]
+            title = f"{property_name(rows[0].prop)}, {data_name(rows[0].data)}"
+            if len(lengths) > 1 or alike[0].is_short:
+                title += f", {epochs} epochs"
+            ranking = _ranking(table, alike, title)
+            if ranking is not None:
+                found.append(ranking)
+    return found
+
+
+def _ranking(table: Table, rows: Sequence[Row], title: str) -> Ranking | None:
+    scored: list[tuple[str, float, float]] = []
+    proved: list[tuple[float, float, float]] = []  # our CSat, the published one, its deviation
+    for row in rows:
+        accuracy, csat, ours = (
+            table.published(row, "PAcc"),
+            table.published(row, "CSat"),
+            row.stat("CSat"),
+        )
+        if (
+            row.product is not None
+            and accuracy is not None
+            and csat is not None
+            and ours is not None
+        ):
+            scored.append((row.name, row.product, accuracy.mean * csat.mean / 100))
+            proved.append((ours.mean, csat.mean, csat.deviation))
+    if len(scored) < 2:
+        return None
+    clear = [
+        (a[0] - b[0]) * (a[1] - b[1]) > 0
+        for a, b in combinations(proved, 2)
+        if abs(a[1] - b[1]) > a[2] + b[2]
+    ]
+    return Ranking(
+        title,
+        tuple(s[0] for s in sorted(scored, key=lambda s: -s[1])),
+        tuple(s[0] for s in sorted(scored, key=lambda s: -s[2])),
+        kendall_tau([s[1] for s in scored], [s[2] for s in scored]),
+        sum(clear),
+        len(clear),
+    )
+
+
+def kendall_tau(a: Sequence[float], b: Sequence[float]) -> float:
+    """Kendall's tau-b: 1 for the same order, -1 for the opposite one; ties are accounted for.
+
+    >>> kendall_tau([1, 2, 3], [10, 20, 30])
+    1.0
+    """
+    agree = ties_a = ties_b = pairs = 0
+    for i in range(len(a)):
+        for j in range(i):
+            left, right = a[i] - a[j], b[i] - b[j]
+            pairs += 1
+            ties_a += left == 0
+            ties_b += right == 0
+            agree += (left * right > 0) - (left * right < 0)
+    norm = math.sqrt((pairs - ties_a) * (pairs - ties_b))
+    return agree / norm if norm else math.nan
