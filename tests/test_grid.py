@@ -19,6 +19,7 @@ from qll.grid.plan import paper_grid, read_grid
 from qll.grid.task import State, Task, inspect, perform
 from qll.reports.records import read_runs
 from qll.reports.tables import build_table
+from qll.reports.witnesses import read_witnesses
 from qll.training.config import TrainConfig, resolve
 
 # --- which runs ---
@@ -240,6 +241,11 @@ def test_reports_read_what_a_grid_writes(finished: tuple[Path, Path]) -> None:
     for row in rows:
         assert row.stat("CSat") is not None and row.stat("CSat_half") is not None
         assert any("short run: 1 epochs instead of 100" in note for note in row.notes)
+    for run in records.runs:
+        falsified = sum(a.status == "falsified" for a in run.verifications[0].answers)
+        shown, total = read_witnesses(run, most=9)
+        assert len(shown) == total == falsified
+        assert all(w.margin < 0 and w.largest > 0 and w.before is not None for w in shown)
 
 
 def _task(grid: Path, out: Path, *, count: int = 3, number: int = 1) -> Task:

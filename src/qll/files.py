@@ -7,6 +7,7 @@ target, reaches the disk, and takes the target's name in one step. One writer at
 from __future__ import annotations
 
 import errno
+import io
 import json
 import os
 import tomllib
@@ -44,6 +45,15 @@ def write_atomically(path: Path, data: bytes) -> None:
 
 def write_json(path: Path, value: Any) -> None:
     write_atomically(path, (json.dumps(value, indent=1, allow_nan=True) + "\n").encode())
+
+
+def write_arrays(path: Path, arrays: Mapping[str, Any]) -> None:
+    """Numpy arrays by name, compressed (``.npz``)."""
+    import numpy as np
+
+    content = io.BytesIO()
+    np.savez_compressed(content, allow_pickle=False, **arrays)
+    write_atomically(path, content.getvalue())
 
 
 def append_line(path: Path, value: Mapping[str, Any]) -> None:

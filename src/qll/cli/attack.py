@@ -124,13 +124,11 @@ def _check_fits(network: Network, shape: tuple[int, ...], path: Path) -> None:
 
 
 def _keep(out: Path, x: Tensor, labels: Tensor, found: dict[str, Any]) -> None:
-    import io
-
     import numpy as np
 
     from qll.data.pictures import save_comparison
     from qll.errors import MissingExtra
-    from qll.files import write_atomically, write_error
+    from qll.files import write_arrays, write_error
 
     rows = np.flatnonzero(found["falsified"].numpy())
     try:
@@ -145,9 +143,7 @@ def _keep(out: Path, x: Tensor, labels: Tensor, found: dict[str, Any]) -> None:
         "margin": found["margins"].numpy()[rows],
         **{f"attacked_{name}": t.numpy()[rows] for name, t in found["points"].items()},
     }
-    content = io.BytesIO()
-    np.savez_compressed(content, allow_pickle=False, **arrays)
-    write_atomically(out / "counterexamples.npz", content.getvalue())
+    write_arrays(out / "counterexamples.npz", arrays)
     shown = rows[:_PICTURES]
     if not len(shown) or x.dim() != 4 or x.shape[1] not in (1, 3):
         return

@@ -3,6 +3,7 @@
 Beside the files of a run (``qll.training.run``) a folder gets
 
 verdicts.json, verdicts-half.json   the verifier's answers at epsilon and at half of it
+witnesses.npz                       some of the points that falsify, with their images, for reports
 task.json                           how much was proved, and how long each part took: written last
 failure.json                        why the run was given up; gone once it succeeds
 grid.lock                           held by the process that works on it
@@ -29,6 +30,7 @@ from qll.data.base import load as load_data
 from qll.errors import QllError, RunError
 from qll.files import Locked, exclusive, read_json, write_error, write_json
 from qll.grid.experiment import difference
+from qll.grid.witnesses import keep_witnesses
 from qll.metrics import Share
 from qll.training.config import TrainConfig
 from qll.training.events import with_events
@@ -204,6 +206,8 @@ def _prove(task: Task, folder: RunFolder, data: DataSet) -> float:
             held = read_json(path, "verdicts")
             seconds += float(held["total"]["wall_seconds"])
             shares[f"{size:g}"] = Share(int(held["total"]["verified"]), len(problem))
+            if part == 1.0:
+                keep_witnesses(task.folder, network, prop, x, labels, held["verdicts"])
         evaluation = folder.evaluation()
         if evaluation is not None:
             folder.save_evaluation(replace(evaluation, csat=shares))

@@ -39,7 +39,7 @@ _CURVES = (
     "property_norm",
 )
 _MOST_EPOCHS = 200  # points of a curve; longer ones are thinned, evenly
-_WITNESSES_A_RUN, _WITNESSES = 2, 120
+_WITNESSES = 48  # of all rows alike; at least one of each
 _SYMBOLS = ("circle", "square", "diamond", "triangle-up", "star", "cross", "pentagon")
 
 
@@ -191,14 +191,15 @@ def _gallery(table: Table) -> tuple[list[dict[str, Any]], int, list[LeftOut]]:
     unread: list[LeftOut] = []
     total = 0
     for number, row in enumerate(table.rows):
+        room = max(1, _WITNESSES // len(table.rows))
         for run in row.runs:
-            room = min(_WITNESSES_A_RUN, _WITNESSES - len(shown))
             try:
                 found, count = read_witnesses(run, room)
             except QllError as error:
                 unread.append(LeftOut(run.path, str(error).replace("\n", " ")))
                 continue
             total += count
+            room -= len(found)
             shown += [{"row": row, "id": number, "run": run, "witness": w} for w in found]
     return shown, total, unread
 
