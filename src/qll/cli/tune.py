@@ -76,16 +76,16 @@ def tune(
             f"{100 * point.pacc:.1f} %",
             f"{100 * point.csat:.1f} %",
             str(point.settings.get("method")),
-            _dials(point.settings),
+            dials(point.settings),
         )
     console.print(table)
     console.print(f"{out}: front.png, front.json, and the run folder of every trial on the front")
 
 
-def _dials(settings: dict[str, Any]) -> str:
+def dials(settings: dict[str, Any]) -> str:
     """What a trial chose, in a line.
 
-    >>> _dials({"method": "mixed", "logic": "qll:5", "alpha": 0.25, "options": {"share": 0.1}})
+    >>> dials({"method": "mixed", "logic": "qll:5", "alpha": 0.25, "options": {"share": 0.1}})
     'qll:5, alpha 0.25, share 0.1'
     """
     flat = {**settings, **settings.get("options", {})}
