@@ -260,6 +260,7 @@ def test_repair_proves_the_network_and_moves_little(tmp_path: Path) -> None:
     config = Repair(budget=60, timeout=10, samples=2000, steps=60, halvings=3)
     result, source = repair(prop, network, config, tmp_path / "out")
     assert result.status == "verified" and result.violated_before > 0
+    assert result.checker == "confirmed"
     assert result.violated_after == 0
     after = qll.verify(prop, source, np.zeros((1, 2)), timeout=10.0)[0]
     assert after.status == "verified"
@@ -274,6 +275,22 @@ def test_repair_proves_the_network_and_moves_little(tmp_path: Path) -> None:
     assert held.read_bytes() == source
 
 
+def test_a_repair_that_the_checker_refuses_is_not_verified(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from qll.audit import Answer
+
+    rule = tmp_path / "rule.qll"
+    rule.write_text(BOX)
+    network = load_network(violating_network(tmp_path / "net.onnx"))
+    monkeypatch.setattr(
+        sys.modules["qll.cycle.repair"], "audit", lambda *_: Answer("verified", False, "no")
+    )
+    config = Repair(budget=60, timeout=10, samples=500, steps=60, halvings=0)
+    result, _ = repair(load(rule, outputs=2), network, config, tmp_path / "out")
+    assert (result.status, result.checker) == ("unknown", "refused")
+
+
 def test_repair_of_a_network_that_obeys_changes_nothing(tmp_path: Path) -> None:
     model = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 2))
     with torch.no_grad():
@@ -284,6 +301,7 @@ def test_repair_of_a_network_that_obeys_changes_nothing(tmp_path: Path) -> None:
     network = load_network(onnx_bytes(model.eval(), input_shape=(2,)))
     result, _ = repair(load(rule, outputs=2), network, Repair(budget=20, samples=200))
     assert (result.status, result.rounds, result.moved) == ("verified", 0, 0.0)
+    assert result.checker == "not asked", "without a folder there is no evidence to check"
 
 
 def test_repair_wants_a_box(tmp_path: Path) -> None:

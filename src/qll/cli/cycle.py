@@ -202,7 +202,12 @@ def _repair(
     ]
     for name, value in lines:
         console.print(f"{name:44}{value}")
-    console.print(f"{out}: model.onnx, repair.json; certificates, which 'qll audit' checks")
+    said = {
+        "confirmed": "the proof is confirmed by the independent checker",
+        "refused": "the independent checker refused the proof",
+        "not asked": "certificates, which 'qll audit' checks",
+    }[result.checker]
+    console.print(f"{out}: model.onnx, repair.json; {said}")
     if result.status != "verified":
         raise typer.Exit(EXIT_NOT_MET)
 

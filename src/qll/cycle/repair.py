@@ -28,6 +28,7 @@ from torch import Tensor, nn
 
 from qll.attacks.apgd import AutoPGD
 from qll.attacks.problem import held_still
+from qll.audit import audit
 from qll.cycle.budget import Budget
 from qll.errors import InputError, RunError
 from qll.files import exclusive, write_atomically, write_json
@@ -40,11 +41,14 @@ from qll.regions import Region
 from qll.training.loss import property_term
 from qll.training.streams import generator, stream_seed
 from qll.verify.api import Problem, decide_all
+from qll.verify.certificate import SUFFIX
 from qll.verify.verdict import Status, Verdict
 
 Parameters = dict[str, Tensor]
 # Witnesses in a step, and the points at which agreement is measured.
 _WITNESSES = 64
+# Checking may take this many times the proof's own time (measured on ACAS Xu: about 5).
+_CHECKING = 6.0
 _JUDGED = 100_000
 # Hardness of the property's loss, in units of the outputs' own spread.
 _HARDNESS = 20.0
@@ -76,9 +80,11 @@ class Repair(BaseModel):
 class RepairResult(BaseModel):
     """``moved`` is the distance of the weights relative to their norm, ``agreement`` the share of
     equal decisions where the original obeys the property, ``violated_before`` the share of sampled
-    points at which it did not."""
+    points at which it did not. ``checker`` says whether the independent checker confirmed the
+    proof, refused it (then the status is ``unknown``), or was not asked for want of time."""
 
     status: str
+    checker: Literal["confirmed", "refused", "not asked"]
     rounds: int
     step_back: float
     moved: float
@@ -157,6 +163,7 @@ class _Repair:
         self.witnesses: list[Tensor] = []
         self.history: list[dict[str, Any]] = []
         self.proofs = 0
+        self.proof_seconds = 0.0
         self.evidence: Path | None = None  # of the last network that was proved
         self.proved: tuple[bytes, Parameters] | None = None
 
@@ -250,6 +257,7 @@ class _Repair:
         if verdict.status is Status.VERIFIED:
             # The very bytes and weights: computed again, they may differ in their last bits.
             self.proved = source, _parameters(self.model)
+            self.proof_seconds = verdict.seconds
             stale, self.evidence = self.evidence, folder
         if stale is not None:
             shutil.rmtree(stale, ignore_errors=True)
@@ -310,6 +318,15 @@ class _Repair:
         total = sum(float(((named[k] - p) ** 2).sum()) for k, p in self.start.items())
         return math.sqrt(total) / self.norm
 
+    def _check(self, source: bytes) -> Literal["confirmed", "refused", "not asked"]:
+        """The prover is not believed, where there is time: checking a deep tree takes longer than
+        finding it."""
+        paths = [] if self.evidence is None else sorted(self.evidence.glob(f"*{SUFFIX}"))
+        if not paths or self.budget.left < _CHECKING * self.proof_seconds:
+            return "not asked"
+        good = all(audit(path.read_bytes(), source).confirmed for path in paths)
+        return "confirmed" if good else "refused"
+
     @torch.no_grad()
     def _finish(self, verdict: Verdict, rounds: int, share: float) -> tuple[RepairResult, bytes]:
         source = self._export()
@@ -319,7 +336,8 @@ class _Repair:
                 parameter.copy_(weights[name])
         if self.out is not None and self.evidence is not None:
             shutil.rmtree(self.out / "certificates", ignore_errors=True)
-            self.evidence.rename(self.out / "certificates")
+            self.evidence = self.evidence.rename(self.out / "certificates")
+        checker = self._check(source)
         fresh = self._sample(_JUDGED, "agreement")
         with held_still(self.model):
             y = self.model(fresh.x)
@@ -327,7 +345,8 @@ class _Repair:
         same = (pick(y, 1) == pick(fresh.outputs, 1))[fresh.obeys]
         after = self.prop.holds(y, **self._inputs(fresh.x))
         result = RepairResult(
-            status=str(verdict.status),
+            status="unknown" if checker == "refused" else str(verdict.status),
+            checker=checker,
             rounds=rounds,
             step_back=share,
             moved=self._moved(),
