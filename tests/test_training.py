@@ -336,3 +336,17 @@ def test_a_loss_that_is_not_finite_is_named() -> None:
 
     with pytest.raises(RunError, match="not finite"):
         reduce_losses(torch.tensor([1.0, math.inf]), None)
+
+
+def test_what_is_measured_as_published_is_not_what_is_proved() -> None:
+    """Exactly-one: the published runs measured CAcc and CSec with the margin of training."""
+    usual = resolve("exactly-one", "dice", options={"logic": "qll:5"})
+    assert usual.judged_property(6).value_of("margin") == 0.0
+    assert usual.measured_property(6).value_of("margin") == 0.1
+    assert usual.attacked_property(6).value_of("margin") == 0.1
+    own = resolve("exactly-one", "dice", settings=["margin=0.3"])
+    assert own.measured_property(6).value_of("margin") == 0.3
+    plain = resolve("exactly-one", "dice", options={"as_published": False})
+    assert plain.measured_property(6).value_of("margin") == 0.0
+    labels = resolve("exactly-one", "dice", options={"method": "partly-projected"})
+    assert labels.attacked_property(6).value_of("margin") == 0.0

@@ -57,6 +57,8 @@ class TrainConfig(_Record):
     # the property: as trained, and as judged where that differs
     parameters: dict[str, float] = Field(default_factory=dict)
     judged: dict[str, float] | None = None
+    # where the published runs measured CAcc and CSec at other parameters than they proved
+    measured: dict[str, float] = Field(default_factory=dict)
     formula: str | None = None
     floor: float | None = None
     as_published: bool = True
@@ -145,6 +147,13 @@ class TrainConfig(_Record):
             self.property, outputs, self.parameters if self.judged is None else self.judged
         )
 
+    def measured_property(self, outputs: int) -> Property:
+        """What CAcc and CSec speak of: the judged property, but for what the published runs did."""
+        prop = self.judged_property(outputs)
+        if self.as_published and self.surrogate is None and self.measured:
+            return prop.with_parameters(**self.measured)
+        return prop
+
     def trained_property(self, outputs: int) -> Property:
         """The formula of the loss: as published where the published runs differ."""
         parameters = dict(self.parameters)
@@ -159,13 +168,15 @@ class TrainConfig(_Record):
         return _load(self.property, outputs, parameters)
 
     def attacked_property(self, outputs: int) -> Property:
-        """The formula that drives the attacks of the metrics: trained form, judged parameters."""
+        """The formula that drives the attacks of the metrics: trained form, measured parameters."""
+        measured = self.measured_property(outputs)
         if self.surrogate is not None:
-            return self.judged_property(outputs)
+            return measured
         trained = self.trained_property(outputs)
-        declared = {p.name for p in trained.specification.parameters}
-        judged = self.parameters if self.judged is None else self.judged
-        return trained.with_parameters(**{k: v for k, v in judged.items() if k in declared})
+        declared = [p.name for p in trained.specification.parameters]
+        return trained.with_parameters(
+            **{k: measured.value_of(k) for k in declared if k in measured.values}
+        )
 
 
 def _load(source: str | Path, outputs: int, parameters: Mapping[str, float]) -> Property:
@@ -210,6 +221,7 @@ def resolve(
         held = values.get(table)
         if table == "parameters" or held is not None:
             values[table] = {**(held or {}), **own}
+    values["measured"] = {k: v for k, v in values.get("measured", {}).items() if k not in own}
     values["property"], values["data"] = prop, data
     return build(values)
 

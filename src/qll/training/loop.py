@@ -264,7 +264,7 @@ class Trainer:
         config = self.config
         return evaluate(
             self.model,
-            self.judged,
+            config.measured_property(self.outputs),
             x,
             labels,
             attack=config.make_judging_attack(),
