@@ -348,5 +348,5 @@ def test_what_is_measured_as_published_is_not_what_is_proved() -> None:
     assert own.measured_property(6).value_of("margin") == 0.3
     plain = resolve("exactly-one", "dice", options={"as_published": False})
     assert plain.measured_property(6).value_of("margin") == 0.0
-    labels = resolve("exactly-one", "dice", options={"method": "partly-projected"})
+    labels = resolve("exactly-one", "dice", options={"method": "projected"})
     assert labels.attacked_property(6).value_of("margin") == 0.0

@@ -242,38 +242,30 @@ def test_the_projected_network_obeys_everywhere() -> None:
     assert all(v.status == "verified" for v in qll.verify(prop, model, x, timeout=5.0))
 
 
-def test_what_can_hold_by_construction_does_and_the_rest_comes_near() -> None:
-    """Exactly-one: not both holds everywhere, and opposite outputs are nearly opposite numbers."""
+def test_opposite_outputs_are_tied_where_the_property_leaves_equality() -> None:
+    """Exactly-one: never both above 0 and never both below, at any input whatever."""
+    options = {"logic": "qll:5", "method": "projected", "data_options": SMALL}
     run = resolve(
-        "exactly-one",
-        "dice-rendered",
-        options={
-            "logic": "qll:5", "method": "partly-projected", "data_options": SMALL, "epochs": 1,
-            "attack": "apgd:2",
-        },
-    )  # fmt: skip
+        "exactly-one", "dice-rendered", options={**options, "epochs": 1, "attack": "apgd:2"}
+    )
     model = train(run).model.eval()
+    prop = qll.load("exactly-one")
     with torch.no_grad():
         y = model(30 * torch.randn(2000, 3, 28, 28))
-    assert bool(qll.load("not-both").holds(y).all())
-    sums = y[:, [0, 1, 2]] + y[:, [5, 4, 3]]
-    assert float(sums.abs().max()) < 0.15 + 1e-3 * float(y.abs().max())
-    with pytest.raises(InputError, match="another formula"):
-        Trainer(
-            resolve(
-                "classification-robustness",
-                "dice-rendered",
-                options={"logic": "qll:5", "method": "partly-projected", "data_options": SMALL},
-            ),
-            load_data("dice-rendered", **SMALL), None, None, Silent(),
-        )  # fmt: skip
+    assert torch.equal(y[:, [0, 1, 2]] > 0, y[:, [5, 4, 3]] < 0)
+    x = torch.from_numpy(load_data("dice-rendered", **SMALL).test.images)
+    for certified in (False, True):
+        verdicts = qll.verify(prop, model, x, timeout=5.0, certified=certified)
+        assert all((v.status, v.stage) == ("verified", "construction") for v in verdicts)
 
 
 def test_what_cannot_hold_by_construction_is_refused_at_once() -> None:
+    """With a margin both conditions of a pair are strict, and exclude each other."""
     run = resolve(
         "exactly-one",
         "dice-rendered",
         options={"logic": "qll:5", "method": "projected", "data_options": SMALL},
+        settings=["margin=0.2"],
     )
     with pytest.raises(InputError, match="exclude each other"):
         Trainer(run, load_data("dice-rendered", **SMALL), None, None, Silent())

@@ -90,8 +90,7 @@ class Bounder:
     def __init__(self, network: Network, groups: Any = None) -> None:
         self.layers, self.groups = [exact.floats for exact in network.maps], groups
         self.starts = np.cumsum([0, *network.widths[1:-1]])
-        # Above 16 gamma_n with room for a dozen further roundings.
-        self.g = 16.16 * (2 * sum(network.widths) + 16) * 2.0**-53
+        self.g = 16.16 * (2 * sum(network.widths) + 16) * 2.0**-53  # above 16 gamma_n, with room
 
     def area(self, lower: Array, upper: Array) -> Area:
         """Interval arithmetic through all layers, outward."""

@@ -8,9 +8,9 @@ reader, and `qll.formula`, which turns the property's text into linear atoms.
 A proof is a tree, in preorder, that refutes "the property is violated" on the box. At each node
 stand a domain (a box, splits, proved bounds) and what a violation needs there: atoms that are all
 > 0, and disjunctions of which a part must hold. An inner node splits a neuron at 0, halves an
-input, takes every part of a disjunction, or proves better bounds of neurons from those known
-before. A leaf shows that the domain is empty, or that a non-negative combination of the needed
-atoms is negative on all of it (`qll.audit.bounds`). Every path ends in a leaf, or it is no proof.
+input, takes every part of a disjunction, or proves better bounds of neurons from those before. A
+leaf shows that the domain is empty, or that a non-negative combination of the needed atoms is
+negative on all of it (`qll.audit.bounds`) or, by the last layer alone, positive nowhere at all.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ import numpy as np
 
 from qll.audit.bounds import Bounder, Groups
 from qll.audit.claim import Claim, Tree, digest, unpack
-from qll.audit.network import Array, Network, NotConfirmed, read_network, require
+from qll.audit.network import Array, Network, NotConfirmed, affine, read_network, require
 from qll.errors import QllError
 
-BOUND, CROWN, EMPTY, CASE, SPLIT, TIGHTEN, HALVE, OPEN = range(8)
+BOUND, CROWN, EMPTY, CASE, SPLIT, TIGHTEN, HALVE, OPEN, ALWAYS = range(9)
 BATCH, MOST_NUMBERS = 64, 1 << 26
 
 
@@ -38,8 +38,7 @@ class Answer(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Domain:
-    """A box, what a violation needs, what the network does on the box (None until it is asked for,
-    with the bounds proved of hidden neurons), and the signs of split neurons."""
+    """A box, what a violation needs, what the network does there, the signs of split neurons."""
 
     box: tuple[Array, Array]
     atoms: tuple[int, ...]
@@ -81,15 +80,14 @@ class Proof:
         required = tuple(range(count - claim.required, count))
         stack = [Domain((claim.lower, claim.upper), required, ()).need(claim.tree)]
         while stack:
-            memory = len(stack) * max(1000, self.starts[-1])
-            require(memory <= MOST_NUMBERS, "a tree that is too deep")
+            require(len(stack) * max(1000, self.starts[-1]) <= MOST_NUMBERS, "too deep a tree")
             if (domain := stack.pop()) is None:
                 continue
             kind, argument = (int(self.take(name, 1)[0]) for name in ("kinds", "arguments"))
             if domain.area is None and kind in (BOUND, SPLIT, TIGHTEN, OPEN):
                 domain = replace(domain, area=self.bounder.area(*domain.box))
             area = domain.area
-            if kind in (BOUND, CROWN):
+            if kind in (BOUND, CROWN, ALWAYS):
                 self.leaf(kind, domain)
             elif kind == EMPTY:
                 require(area is not None and (area.low > area.high).any(), "a domain not empty")
@@ -129,12 +127,11 @@ class Proof:
         layers = np.searchsorted(self.starts, at, side="right")
         fine = 0 < count * self.starts[-1] <= MOST_NUMBERS and layers.min() == layers.max()
         require(fine and layers[0] < len(self.starts), "not bounds of one layer")
-        layer = int(layers[0])
+        layer, low, high = int(layers[0]), domain.area.low.copy(), domain.area.high.copy()
         b = np.zeros((count, self.claim.network.widths[layer]))
         b[np.arange(count), at - self.starts[layer - 1]] = sign
         bound = self.bounder.lower(domain.area, layer, b, **self.multipliers(domain, count))
         bound = np.where(np.isfinite(bound), bound, -np.inf)
-        low, high = domain.area.low.copy(), domain.area.high.copy()
         np.maximum.at(low, at[sign > 0], bound[sign > 0])
         np.minimum.at(high, at[sign < 0], -bound[sign < 0])
         return replace(domain, area=replace(domain.area, low=low, high=high))
@@ -152,16 +149,26 @@ class Proof:
             found["delta"] = delta * self.take("delta_scale", count)[:, None]
         return found
 
+    def always(self, weight: Array) -> None:
+        """Exactly: a combination of atoms without positive coefficients is never positive."""
+        claim, places = self.claim, [(0, i) for i in range(weight.size)]
+        combined = affine(places, weight.tolist(), [0.0], weight.size).after(claim.network.maps[-1])
+        *total, constant = [combined.rows[0].get(k, 0) for k in range(claim.network.widths[-2] + 1)]
+        strict, direct = claim.tie_violates or claim.required, (weight @ np.abs(claim.inputs)).any()
+        fine = len(claim.network.maps) > 1 and not direct and max(total) <= 0
+        require(fine and constant <= -bool(strict), "a combination that can be positive")
+
     def leaf(self, kind: int, domain: Domain) -> None:
         multipliers = self.multipliers(domain, 1) if kind == BOUND else {}
-        weight, leaves = np.zeros(len(self.claim.atoms)), self.leaves[kind]
+        weight, leaves = np.zeros(len(self.claim.atoms)), self.leaves.get(kind, [])
         weight[list(domain.atoms)] = self.take("weights", len(domain.atoms))
         require(weight.min() >= 0 < weight.max() < np.inf, "weights that are not a combination")
-        if leaves and (
-            len(leaves) == BATCH or (kind == BOUND and leaves[0][0].box is not domain.box)
-        ):
+        other = kind == BOUND and leaves and leaves[0][0].box is not domain.box
+        if other or len(leaves) == BATCH:
             self.flush(kind)
         leaves.append((domain, weight, multipliers))
+        if kind == ALWAYS:
+            self.always(weight)
 
     def flush(self, kind: int) -> None:
         """Check the collected leaves together."""
@@ -199,7 +206,7 @@ def audit(data: bytes, network: bytes) -> Answer:
         scales = (header["mean"], header["std"])
         chain = read_network(network, *(s and tuple(float(v) for v in s) for s in scales))
         with np.errstate(all="ignore"):
-            claim = Claim(header, arrays["x0"], chain)
+            claim = Claim(header, arrays["x0"].astype(np.float64), chain)
             if verdict == "falsified":
                 claim.replay(arrays["witness"])
             else:

@@ -67,7 +67,6 @@ class Claim:
         shape = Shape(self.widths[-1], network.input_shape)
         ends, constraints, form = question(header["text"], pairs, labels, shape)
         require(x0.size == self.widths[0] and np.isfinite(x0).all(), "a data point of no fit")
-        x0 = x0.astype(np.float64)
         self.lower, self.upper = np.full_like(x0, -np.inf), np.full_like(x0, np.inf)
         for radius, low, high in ends:
             fits = len(low) in (0, 1, x0.size) and len(high) in (0, 1, x0.size)
@@ -126,7 +125,7 @@ class Claim:
     def replay(self, witness: Array) -> None:
         """The point is in the region and violates the property, in rational arithmetic."""
         require(witness.shape == self.lower.shape, "a witness of another size")
-        inside = np.all((witness >= self.lower) & (witness <= self.upper))
+        inside = (witness >= self.lower).all() and (witness <= self.upper).all()
         require(inside, "the witness lies outside the region")
         x = [Fraction(v) for v in witness.tolist()]
         direct = [sum(Fraction(row[k]) * x[k] for k in np.flatnonzero(row)) for row in self.inputs]

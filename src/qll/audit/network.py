@@ -180,7 +180,6 @@ def _operator(kind: str, shape: Dims, given: Any, at: int, options: Any) -> tupl
     if kind == "Conv":
         return _convolution(shape, given[0], given[1:], options)
     if kind == "BatchNormalization":
-        # Only where the root of variance and epsilon is exactly 1: a stored normalisation.
         require(all(v.shape == (shape[1],) for v in given), "a normalisation of no fit")
         gain, shift, mean, variance = (np.repeat(v, size // v.size) for v in given)
         plain = options.get("epsilon") == 0.0 and not options.get("training_mode", 0)
@@ -200,8 +199,7 @@ def _convolution(shape: Dims, weight: Array, bias: list[Array], options: Any) ->
     padded = shape[1] * (shape[2] + top + bottom) * (shape[3] + left + right)
     fine = min(sh, sw, top + 1, left + 1, bottom + 1, right + 1) > 0 and padded <= MOST_ENTRIES
     require(fine, "a convolution with such strides and pads")
-    # Which input each place of each window reads; -1 is padding.
-    image = np.arange(math.prod(shape)).reshape(shape[1:])
+    image = np.arange(math.prod(shape)).reshape(shape[1:])  # what is read; -1 will be padding
     image = np.pad(image, ((0, 0), (top, bottom), (left, right)), constant_values=-1)
     windows = np.lib.stride_tricks.sliding_window_view(image, weight.shape[1:])[0, ::sh, ::sw]
     full = (weight.shape[0], *windows.shape)

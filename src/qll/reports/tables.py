@@ -196,7 +196,9 @@ def _row(runs: tuple[Run, ...]) -> Row:
     remark = None if runs[0].config.is_baseline else METHODS[runs[0].config.method].remark
     notes += [] if remark is None else [remark]
     # Another epsilon, formula or method asks another question than the published row.
-    other = {"parameters", "judged", "measured", "formula", "as_published", "oracle"} & set(departures)
+    other = {"parameters", "judged", "measured", "formula", "as_published", "oracle"} & set(
+        departures
+    )
     comparable = not other and (runs[0].config.method == "attack" or runs[0].config.is_baseline)
     return Row(runs, tuple(notes), comparable)
 

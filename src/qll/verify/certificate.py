@@ -19,7 +19,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from qll.audit import Answer, audit
-from qll.audit.check import BOUND, CASE, CROWN, EMPTY, HALVE, OPEN, SPLIT, TIGHTEN, Domain
+from qll.audit.check import ALWAYS, BOUND, CASE, CROWN, EMPTY, HALVE, OPEN, SPLIT, TIGHTEN, Domain
 from qll.audit.claim import MAGIC, digest
 from qll.bounds.chain import Chain, Node
 from qll.bounds.groups import Groups
@@ -31,7 +31,7 @@ from qll.property import Property
 from qll.verify.boxes import BoxProver
 from qll.verify.boxes import _conjunctions as conjunctions
 from qll.verify.condition import Any_, Array, Both, Tree, obligations
-from qll.verify.proof import Boxes, Outcome, Trail
+from qll.verify.proof import Boxes, ByConstruction, Outcome, Trail
 from qll.verify.prover import ChainProver
 from qll.verify.query import Query
 from qll.verify.verdict import Reason, Status, Verdict
@@ -199,6 +199,10 @@ def _short(values: Array | None, shape: tuple[int, ...]) -> list[float] | None:
 def _writer(query: Query, verdict: Verdict) -> _Writer:
     if query.compiled.tree is False:
         return _Writer(None)
+    if isinstance(verdict.proof, ByConstruction):
+        writer = _Writer(None)
+        writer.follow_construction(query)
+        return writer
     prover, outcome = verdict.proof if verdict.proof is not None else (None, None)
     if type(prover) is ChainProver and outcome is not None:
         writer = _Writer(prover.chain)
@@ -273,6 +277,14 @@ class _Writer:
                 stack.extend(reversed(parts))
             else:
                 self._domain(nodes.get(label, []))
+
+    def follow_construction(self, query: Query) -> None:
+        """Every conjunction is refuted by the mean of its leaves."""
+        root = Domain((query.lower, query.upper), (), ()).need(_plain(query.search.tree))
+        for kind, argument, atoms in [] if root is None else _cases(root):
+            self.kinds.append((ALWAYS if kind == CROWN else kind, argument))
+            if kind == CROWN:
+                self.weights.append(np.ones(len(atoms)))
 
     def follow_boxes(self, query: Query, boxes: Boxes) -> None:
         """The tree of halved boxes; a closed one refutes every conjunction by CROWN alone."""

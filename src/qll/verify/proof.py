@@ -61,6 +61,11 @@ class Boxes:
     finished: dict[int, tuple[Array, Array, Outcome]] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class ByConstruction:
+    """A proof that needs nothing but the last layer; see `qll.verify.construction`."""
+
+
 @dataclass(eq=False)
 class Outcome:
     """``proved``, or a ``candidate`` point that ought to violate, or neither with a reason."""

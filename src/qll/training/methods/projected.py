@@ -3,9 +3,10 @@
 The last linear layer reads activations ``a >= 0`` (they come out of a ReLU). A clause "some
 f_k <= 0" of the property, with f_k affine in the outputs, holds for *every* input as soon as the
 mean of its f_k, an affine function ``v . a + c`` of the activations, has ``v <= 0`` and ``c < 0``.
-For not-both that is ``W_i + W_j <= 0`` and ``b_i + b_j < 0``. Each step ends in the projection onto
-these half-spaces, so the trained network obeys the property everywhere, not only near the data;
-reports say so.
+For not-both that is ``W_i + W_j <= 0`` and ``b_i + b_j < 0``. Two such clauses with opposite means
+(exactly-one) leave equality: ``W_j = -W_i`` and ``b_j = -b_i``, and one of the two outputs is at
+least 0 and the other at most 0 wherever one looks. Each step ends in the projection, so the trained
+network obeys the property everywhere, not only near the data; reports say so.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from qll.training.methods.base import METHODS, Setup
 _ROUNDS = 200
 # ``c < 0`` strictly, by enough that a verifier in float64 proves it at once; and a hair beyond
 # ``v <= 0``, so that rounding ends on the right side.
-GAP = 0.05
+_GAP = 0.05
 _HAIR = 1e-6
 
 
@@ -60,20 +61,19 @@ class ProjectedMethod(AttackMethod):
         outputs = _last_linear(setup.model)
         judged = setup.config.judged_property(outputs.out_features)
         self.last = outputs
-        self.rows, self.offsets = self._chosen(*self._half_spaces(judged, outputs))
+        rows, offsets = self._half_spaces(judged, outputs)
+        self.ties = _ties(rows, offsets)
+        free = [k for k in range(len(rows)) if not any(k in (a, b) for a, b, _, _ in self.ties)]
+        self.rows, self.offsets = rows[free], offsets[free]
         self.after_step()
         if not self.holds():
-            # exactly-one, say: two outputs whose sum is to be below 0 and above 0
+            # two outputs whose sum is to be below -1 and above 1, say
             raise InputError(
                 f"property '{judged.name}' cannot be had by construction",
                 expected="conditions on the last layer that can all hold at once",
                 found="some that exclude each other",
-                fix="use --method partly-projected, attack, bound or small-box",
+                fix="use --method attack, bound or small-box",
             )
-
-    def _chosen(self, rows: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor]:
-        """The conditions that are to hold by construction."""
-        return rows, offsets
 
     def _half_spaces(self, judged: Property, last: nn.Linear) -> tuple[Tensor, Tensor]:
         found = None
@@ -111,20 +111,20 @@ class ProjectedMethod(AttackMethod):
                 found="one without",
                 fix="build it with bias=True",
             )
+        weight, bias = self.last.weight, self.last.bias
         for _ in range(_ROUNDS):
+            for _, _, i, j in self.ties:
+                for part in (weight, bias):
+                    part[i] = (part[i] - part[j]) / 2
+                    part[j] = -part[i]
             if self.holds():
                 return
             for row, offset in zip(self.rows, self.offsets, strict=True):
-                self._project(row, offset)
-
-    def _project(self, row: Tensor, offset: Tensor, gap: float = GAP, hair: float = _HAIR) -> None:
-        """The layer onto ``row @ weight <= 0`` and ``row @ bias + offset <= -gap``."""
-        weight, bias = self.last.weight, self.last.bias
-        scale = float(row @ row)
-        v = row @ weight  # (hidden,)
-        excess = torch.where(v > 0, v + hair, torch.zeros_like(v))
-        weight.sub_(torch.outer(row, excess) / scale)
-        bias.sub_(row * (torch.relu(row @ bias + offset + gap) / scale))
+                scale = float(row @ row)
+                v = row @ weight  # (hidden,)
+                excess = torch.where(v > 0, v + _HAIR, torch.zeros_like(v))
+                weight.sub_(torch.outer(row, excess) / scale)
+                bias.sub_(row * (torch.relu(row @ bias + offset + _GAP) / scale))
 
     def finish(self) -> None:
         if not self.holds():
@@ -140,7 +140,26 @@ class ProjectedMethod(AttackMethod):
         numbers are exact there."""
         weight, bias = self.last.weight.double(), self.last.bias.double()
         rows, offsets = self.rows.double(), self.offsets.double()
-        return bool((rows @ weight <= 0).all() and (rows @ bias + offsets < 0).all())
+        tied = all(
+            bool((weight[i] == -weight[j]).all()) and bool(bias[i] == -bias[j])
+            for _, _, i, j in self.ties
+        )
+        return tied and bool((rows @ weight <= 0).all() and (rows @ bias + offsets < 0).all())
+
+
+def _ties(rows: Tensor, offsets: Tensor) -> list[tuple[int, int, int, int]]:
+    """Pairs of conditions that hold together only with equality, each with the two outputs that
+    must then be each other's negative (exactly-one: never both above 0, never both below)."""
+    found: list[tuple[int, int, int, int]] = []
+    for a in range(len(rows)):
+        for b in range(a):
+            outputs = torch.nonzero(rows[a]).flatten().tolist()
+            if len(outputs) != 2 or bool(offsets[a] != 0) or bool(offsets[b] != 0):
+                continue
+            i, j = outputs
+            if bool((rows[a] == -rows[b]).all()) and bool(rows[a, i] == rows[a, j]):
+                found.append((b, a, i, j))
+    return found
 
 
 def _last_linear(model: nn.Module) -> nn.Linear:
