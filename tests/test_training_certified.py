@@ -259,6 +259,26 @@ def test_opposite_outputs_are_tied_where_the_property_leaves_equality() -> None:
         assert all((v.status, v.stage) == ("verified", "construction") for v in verdicts)
 
 
+def test_a_stricter_rule_may_be_what_holds() -> None:
+    def run(rule: str) -> TrainConfig:
+        options = {"logic": "qll:5", "method": "projected", "data_options": SMALL, "epochs": 1}
+        more = {"attack": "apgd:2", "options": {"rule": rule}}
+        return resolve("not-both", "dice-rendered", options={**options, **more})
+
+    model = train(run("exactly-one")).model.eval()
+    x = torch.from_numpy(load_data("dice-rendered", **SMALL).test.images)
+    verdicts = qll.verify(qll.load("not-both"), model, x, timeout=5.0, certified=True)
+    assert all((v.status, v.stage) == ("verified", "construction") for v in verdicts)
+    looser = {"logic": "qll:5", "method": "projected", "data_options": SMALL}
+    with pytest.raises(InputError, match="does not imply"):
+        train(
+            resolve(
+                "exactly-one", "dice-rendered",
+                options={**looser, "options": {"rule": "not-both"}},
+            )
+        )  # fmt: skip
+
+
 def test_what_cannot_hold_by_construction_is_refused_at_once() -> None:
     """With a margin both conditions of a pair are strict, and exclude each other."""
     run = resolve(

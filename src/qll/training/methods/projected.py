@@ -11,6 +11,7 @@ network obeys the property everywhere, not only near the data; reports say so.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar
 
 import torch
@@ -18,6 +19,7 @@ from torch import Tensor, nn
 
 from qll.errors import InputError, NetworkError, RunError
 from qll.formula.hard import Affine, HardForm, Max, Min
+from qll.properties import load
 from qll.property import Property
 from qll.training.methods.attack import AttackMethod
 from qll.training.methods.base import METHODS, Setup
@@ -52,16 +54,22 @@ def _flat(form: HardForm, kind: type[Max] | type[Min]) -> list[HardForm]:
 @METHODS.register("projected")
 class ProjectedMethod(AttackMethod):
     """Which loss drives the rest is the run's choice: by default that of the labels themselves near
-    the data point (``surrogate = "label-robustness"``), since the property holds already."""
+    the data point (``surrogate = "label-robustness"``), since the property holds already. ``rule``
+    names another property to project onto, one that implies the judged one and that the data obey:
+    a die shows one of two opposite faces, which is more than not both."""
 
+    options: ClassVar[Mapping[str, bool | int | float | str]] = {"rule": ""}
     remark: ClassVar[str | None] = "the property holds by construction: the last layer is projected"
 
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)
         outputs = _last_linear(setup.model)
         judged = setup.config.judged_property(outputs.out_features)
-        self.last = outputs
-        rows, offsets = self._half_spaces(judged, outputs)
+        self.last, rule = outputs, str(self.chosen["rule"])
+        asked = rows, offsets = self._half_spaces(judged, outputs)
+        if rule:
+            held = load(rule, outputs=outputs.out_features)
+            rows, offsets = self._half_spaces(held, outputs)
         self.ties = _ties(rows, offsets)
         free = [k for k in range(len(rows)) if not any(k in (a, b) for a, b, _, _ in self.ties)]
         self.rows, self.offsets = rows[free], offsets[free]
@@ -74,6 +82,19 @@ class ProjectedMethod(AttackMethod):
                 found="some that exclude each other",
                 fix="use --method attack, bound or small-box",
             )
+        if rule and not self._implies(*asked):
+            raise InputError(
+                f"the rule '{rule}' does not imply the property '{judged.name}'",
+                expected="a property that is stricter than the judged one",
+                found="one under which the last layer may violate it",
+                fix="leave --set options.rule out, or name another property",
+            )
+
+    def _implies(self, rows: Tensor, offsets: Tensor) -> bool:
+        """Whether these conditions hold at every activation as the layer is now."""
+        weight, bias = self.last.weight.double(), self.last.bias.double()
+        held = rows.double() @ weight, rows.double() @ bias + offsets.double()
+        return all(bool((part <= 0).all()) for part in held)
 
     def _half_spaces(self, judged: Property, last: nn.Linear) -> tuple[Tensor, Tensor]:
         found = None
