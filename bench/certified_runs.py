@@ -94,6 +94,8 @@ def describe(config: TrainConfig) -> str:
         name = stage.get("method", config.method)
         size = stage.get("options", {}).get("size")
         parts.append(f"{name}{'' if size is None else f' {size:g}'}")
+    if rule := config.options.get("rule"):
+        parts.append(f"by {rule}")
     size = config.options.get("size")
     return ", ".join(parts) + ("" if size is None else f" {size:g}")
 
