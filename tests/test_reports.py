@@ -321,3 +321,23 @@ def test_the_whole_grid_in_twenty_seconds(tmp_path: Path) -> None:
     begun = time.process_time()
     write_report(read_runs([tmp_path / "runs"]), tmp_path / "out", title="synthetic records")
     assert time.process_time() - begun < 20
+
+
+def test_only_rows_that_can_be_compared_compete_for_bold(tmp_path: Path) -> None:
+    """A short run and another epsilon are other questions."""
+    for name, logic, verified in (("a", "dl2", 0.1), ("b", "qll:5", 0.3), ("c", "stl:5", 0.9)):
+        write_run(tmp_path / name, "not-both", "dice", logic, 0, verified=verified)
+    held = json.loads((tmp_path / "c" / "config.json").read_text())
+    (tmp_path / "c" / "config.json").write_text(json.dumps({**held, "epochs": 2}))
+    table = build_table(read_runs([tmp_path]))
+    assert [row.logic for row in table.best()] == ["qll"]
+    assert len({row.group for row in table.rows}) == 2
+
+
+def test_the_short_layout_shows_the_hardness_that_was_published(tmp_path: Path) -> None:
+    for name, logic in (("a", "yager:2"), ("b", "yager:5")):
+        write_run(tmp_path / name, "not-both", "dice", logic, 0)
+    records = read_runs([tmp_path])
+    paper = Paper({("not-both", "dice", "yager", 2.0): {"PAcc": Published(90, 1)}})
+    assert [row.hardness for row in build_table(records, paper).short().rows] == [2.0]
+    assert [row.hardness for row in build_table(records).short().rows] == [5.0]

@@ -66,6 +66,13 @@ def agreements(table: Table) -> list[Agreement]:
     return found
 
 
+def not_compared(table: Table) -> list[str]:
+    """Rows that have a published counterpart and are left out, because they ask something else."""
+    return [
+        describe(row) for row in table.rows if table.paper.rows.get(row.key) and not row.comparable
+    ]
+
+
 def rankings(table: Table) -> list[Ranking]:
     """Experiments with several rows; of rows that were trained for other lengths, each length."""
     found = []
@@ -108,12 +115,24 @@ def _ranking(table: Table, rows: Sequence[Row], title: str) -> Ranking | None:
     ]
     return Ranking(
         title,
-        tuple(s[0] for s in sorted(scored, key=lambda s: -s[1])),
-        tuple(s[0] for s in sorted(scored, key=lambda s: -s[2])),
+        _order([(s[0], s[1]) for s in scored]),
+        _order([(s[0], s[2]) for s in scored]),
         kendall_tau([s[1] for s in scored], [s[2] for s in scored]),
         sum(clear),
         len(clear),
     )
+
+
+def _order(scored: Sequence[tuple[str, float]]) -> tuple[str, ...]:
+    """Best first; rows with the same product, to a decimal, are one entry.
+
+    >>> _order([("a", 0.0), ("b", 7.0), ("c", 0.01)])
+    ('b', 'a = c')
+    """
+    shown: dict[float, list[str]] = {}
+    for name, product in sorted(scored, key=lambda s: -round(s[1], 1)):
+        shown.setdefault(round(product, 1), []).append(name)
+    return tuple(" = ".join(names) for names in shown.values())
 
 
 def kendall_tau(a: Sequence[float], b: Sequence[float]) -> float:

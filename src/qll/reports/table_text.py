@@ -8,7 +8,7 @@ import math
 from dataclasses import dataclass
 from fractions import Fraction
 
-from qll.reports.comparison import agreements, rankings
+from qll.reports.comparison import agreements, not_compared, rankings
 from qll.reports.paper import Published
 from qll.reports.records import METRICS
 from qll.reports.style import data_name, number, property_name
@@ -142,6 +142,8 @@ def comparison_markdown(table: Table) -> str:
         full = f"{found.within} of {found.total}" if found.total else ""
         short = f"{found.short_within} of {found.short_total}" if found.short_total else ""
         lines.append(f"| {found.metric} | {full} | {short} | {far} |")
+    if left := not_compared(table):
+        lines += ["", f"Not compared, since they ask something else: {'; '.join(left)}."]
     ranked = rankings(table)
     if ranked:
         lines += ["", "| Experiment | published order | our order | Kendall's tau | clear pairs |"]

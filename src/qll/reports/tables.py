@@ -63,6 +63,11 @@ class Row:
         return self.prop, self.data
 
     @property
+    def group(self) -> tuple[str, str, float | None, int]:
+        """Rows that can be compared with each other: one question, trained for as long."""
+        return self.prop, self.data, self.epsilon, self.runs[0].config.epochs
+
+    @property
     def logic(self) -> str:
         record = self.runs[0].logic
         return BASELINE if record is None else record.name
@@ -126,7 +131,11 @@ class Table:
     paper: Paper
 
     def published(self, row: Row, metric: str) -> Published | None:
-        return self.paper.get(row.key, metric) if row.comparable else None
+        """None also for what was proved on fewer regions than the paper's."""
+        proved = metric.startswith(("CSat", "unknown"))
+        if not row.comparable or (proved and _proved_on_fewer(row.runs)):
+            return None
+        return self.paper.get(row.key, metric)
 
     def short(self) -> Table:
         """The paper's selection: one hardness of each logic."""
@@ -138,15 +147,20 @@ class Table:
                 if (r.pair, r.logic, r.runs[0].config.method)
                 == (row.pair, row.logic, row.runs[0].config.method)
             ]
-            fixed = [r for r in peers if r.hardness == SHORT_HARDNESS] or peers
+            known = [r for r in peers if self.paper.rows.get(r.key)] or peers
+            fixed = [r for r in known if r.hardness == SHORT_HARDNESS] or known
             if row.hardness is None or len(peers) == 1 or row in fixed:
                 kept.append(row)
         return Table(tuple(kept), self.paper)
 
     def best(self) -> list[Row]:
-        """In each experiment the rows with the largest product of PAcc and CSat."""
+        """In each group the rows with the largest product of PAcc and CSat; a row without others to
+        be better than is none."""
+        groups: dict[tuple[Any, ...], list[Row]] = {}
+        for row in self.rows:
+            groups.setdefault(row.group, []).append(row)
         found: list[Row] = []
-        for rows in self.experiments():
+        for rows in [rows for rows in groups.values() if len(rows) > 1]:
             scored = [(round(row.product, 1), row) for row in rows if row.product is not None]
             top = max((score for score, _ in scored), default=0.0)
             found += [row for score, row in scored if score == top and top > 0]
