@@ -38,8 +38,10 @@ _CURVES = (
     "prediction_norm",
     "property_norm",
 )
+_SCRIPTS = ("report.js", "report_legends.js", "report_plots.js")
 _MOST_EPOCHS = 200  # points of a curve; longer ones are thinned, evenly
 _WITNESSES = 48  # of all rows alike; at least one of each
+Group = tuple[str, str, float | None, int]  # of rows that can be compared: see Row.group
 _SYMBOLS = ("circle", "square", "diamond", "triangle-up", "star", "cross", "pentagon")
 
 
@@ -63,7 +65,7 @@ def render_page(records: Records, table: Table, *, title: str) -> str:
         from plotly.offline import get_plotlyjs
     except ImportError as error:
         raise require("plotly", "drawing the report's plots") from error
-    gallery, total, unread = _gallery(table)
+    gallery, recorded, unread = _gallery(table)
     context = {
         "title": title,
         "version": qll.__version__,
@@ -76,12 +78,12 @@ def render_page(records: Records, table: Table, *, title: str) -> str:
         "runs": [_run_line(run) for run in records.runs],
         "left_out": [*records.left_out, *unread],
         "witnesses": gallery,
-        "witnesses_total": total,
+        "witnesses_total": sum(recorded.values()),
         "counts": _counts(records, table),
         "style": template("report.css"),
-        "script": template("report.js") + template("report_plots.js"),
+        "script": "".join(map(template, _SCRIPTS)),
         "plotly": get_plotlyjs(),
-        "data": embed(_data(table)),
+        "data": embed(_data(table, recorded)),
     }
     return render("report.html", context)
 
@@ -117,26 +119,33 @@ def embed(value: Any) -> str:
 # --- what the page holds ---
 
 
+def _groups(table: Table) -> list[Group]:
+    """In the table's order of experiments; of one experiment, the longest training first."""
+    return [
+        group
+        for rows in table.experiments()
+        for group in sorted(dict.fromkeys(row.group for row in rows), key=lambda group: -group[3])
+    ]
+
+
 def _layout(table: Table, name: str) -> dict[str, Any]:
     shown = table.short() if name == "short" else table
     columns = LAYOUTS[name]
     best, notes = shown.best(), table.notes()
-    rows = []
-    for group in shown.experiments():
-        for k, row in enumerate(group):
+    blocks = []
+    for group in _groups(shown):
+        rows = [row for row in shown.rows if row.group == group]
+        lines = []
+        for k, row in enumerate(rows):
             cells = []
             for column in columns:
                 metric = metric_of(row, column, name)
                 stat, published = row.stat(metric), table.published(row, metric)
                 cells.append((metric, stat, published, departure_mark(stat, published)))
-            rows.append(
+            lines.append(
                 {
                     "id": table.rows.index(row),
-                    "first": k == 0,
-                    "new_family": k > 0 and row.family != group[k - 1].family,
-                    "property": property_name(row.prop),
-                    "data": data_name(row.data),
-                    "epsilon": epsilon_text(row.epsilon),
+                    "new_family": k > 0 and row.family != rows[k - 1].family,
                     "name": row.name,
                     "marks": [notes.index(note) + 1 for note in row.notes],
                     "seeds": len(row.runs),
@@ -144,11 +153,37 @@ def _layout(table: Table, name: str) -> dict[str, Any]:
                     "cells": cells,
                 }
             )
-    groups = [
-        (group, sum(c.group == group for c in columns))
-        for group in dict.fromkeys(c.group for c in columns)
+        blocks.append({**_describe(group), "rows": lines})
+    spans = [
+        (span, sum(c.group == span for c in columns))
+        for span in dict.fromkeys(c.group for c in columns)
     ]
-    return {"columns": columns, "groups": groups, "rows": rows}
+    return {"columns": columns, "spans": spans, "blocks": blocks}
+
+
+def _describe(group: Group) -> dict[str, Any]:
+    prop, data, epsilon, epochs = group
+    return {
+        "property": property_name(prop),
+        "data": data_name(data),
+        "epsilon": epsilon_text(epsilon),
+        "epochs": epochs,
+    }
+
+
+def _titled(groups: Sequence[Group]) -> list[dict[str, Any]]:
+    """Each with a title that no other has: epsilon and epochs only where they tell groups apart."""
+    described = []
+    for group in groups:
+        own = _describe(group)
+        peers = [_describe(g) for g in groups if g[:2] == group[:2]]
+        title = f"{own['property']}, {own['data']}"
+        if len({peer["epsilon"] for peer in peers}) > 1:
+            title += f", ε = {own['epsilon']}"
+        if len({peer["epochs"] for peer in peers}) > 1:
+            title += f", {own['epochs']} epochs"
+        described.append({**own, "title": title})
+    return described
 
 
 def _counts(records: Records, table: Table) -> dict[str, Any]:
@@ -186,10 +221,11 @@ def _run_line(run: Run) -> dict[str, Any]:
     }
 
 
-def _gallery(table: Table) -> tuple[list[dict[str, Any]], int, list[LeftOut]]:
+def _gallery(table: Table) -> tuple[list[dict[str, Any]], dict[Path, int], list[LeftOut]]:
+    """The witnesses that are shown, and how many are recorded of each run."""
     shown: list[dict[str, Any]] = []
     unread: list[LeftOut] = []
-    total = 0
+    recorded: dict[Path, int] = {}
     for number, row in enumerate(table.rows):
         room = max(1, _WITNESSES // len(table.rows))
         for run in row.runs:
@@ -198,32 +234,30 @@ def _gallery(table: Table) -> tuple[list[dict[str, Any]], int, list[LeftOut]]:
             except QllError as error:
                 unread.append(LeftOut(run.path, str(error).replace("\n", " ")))
                 continue
-            total += count
+            recorded[run.path] = count
             room -= len(found)
             shown += [{"row": row, "id": number, "run": run, "witness": w} for w in found]
-    return shown, total, unread
+    return shown, recorded, unread
 
 
-def _data(table: Table) -> dict[str, Any]:
+def _data(table: Table, recorded: Mapping[Path, int]) -> dict[str, Any]:
     """Everything that the plots need, once."""
     hardnesses = sorted({row.hardness for row in table.rows if row.hardness is not None})
-    pairs = list(dict.fromkeys(row.pair for row in table.rows))
+    groups, notes = _groups(table), table.notes()
     palette = colours()
     return {
         "metrics": METRICS,
-        "pairs": [
-            {"property": property_name(prop), "data": data_name(data)} for prop, data in pairs
-        ],
+        "groups": _titled(groups),
         "rows": [
             {
-                "pair": pairs.index(row.pair),
+                "group": groups.index(row.group),
                 "name": row.name,
                 "baseline": row.logic == BASELINE,
                 "colour": _colour(row, palette, table),
                 "symbol": _SYMBOLS[
                     hardnesses.index(row.hardness) % len(_SYMBOLS) if row.hardness else 0
                 ],
-                "epsilon": epsilon_text(row.epsilon),
+                "marks": [notes.index(note) + 1 for note in row.notes],
                 "short": any(note.startswith("short run") for note in row.notes),
                 "paper": _published(table, row),
             }
@@ -236,6 +270,7 @@ def _data(table: Table) -> dict[str, Any]:
                 "figures": [run.figures[metric] for metric in METRICS],
                 "curves": _curves(run),
                 "times": _times(run),
+                "witnesses": recorded.get(run.path, 0),
             }
             for number, row in enumerate(table.rows)
             for run in row.runs

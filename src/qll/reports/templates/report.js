@@ -1,5 +1,5 @@
 "use strict";
-// Filters, tables and the gallery. Plots are in report_plots.js.
+// Filters, tables and the gallery. Legends are in report_legends.js, plots in report_plots.js.
 
 const DATA = JSON.parse(document.getElementById("data").textContent);
 const METRIC = Object.fromEntries(DATA.metrics.map((name, k) => [name, k]));
@@ -18,12 +18,15 @@ DATA.runs.forEach((run) => { DATA.rows[run.row].runs.push(run); });
 
 const unique = (values) => [...new Set(values)];
 const FILTERS = {
-  property: unique(DATA.pairs.map((pair) => pair.property)),
-  data: unique(DATA.pairs.map((pair) => pair.data)),
+  property: unique(DATA.groups.map((group) => group.property)),
+  data: unique(DATA.groups.map((group) => group.data)),
   logic: unique(DATA.rows.map((row) => row.name)),
+  epochs: unique(DATA.groups.map((group) => group.epochs)).sort((a, b) => b - a).map(String),
   seed: unique(DATA.runs.map((run) => run.seed)).sort((a, b) => a - b).map(String),
 };
 const chosen = Object.fromEntries(Object.entries(FILTERS).map(([k, v]) => [k, new Set(v)]));
+
+const swatch = (row) => `<svg viewBox="0 0 12 12" aria-hidden="true" fill="${row.colour}">${SYMBOLS[row.symbol]}</svg>`;
 
 function pill(kind, value) {
   const label = document.createElement("label");
@@ -31,11 +34,7 @@ function pill(kind, value) {
   const box = Object.assign(document.createElement("input"), { type: "checkbox", defaultChecked: true, value });
   box.name = kind;
   label.append(box);
-  if (kind === "logic") {
-    const row = DATA.rows.find((r) => r.name === value);
-    label.insertAdjacentHTML("beforeend",
-      `<svg viewBox="0 0 12 12" aria-hidden="true" fill="${row.colour}">${SYMBOLS[row.symbol]}</svg>`);
-  }
+  if (kind === "logic") label.insertAdjacentHTML("beforeend", swatch(DATA.rows.find((row) => row.name === value)));
   label.append(value);
   return label;
 }
@@ -61,9 +60,9 @@ function readFilters(form) {
 
 const hasSeed = (run) => chosen.seed.has(String(run.seed));
 function isShown(row) {
-  const pair = DATA.pairs[row.pair];
-  return chosen.property.has(pair.property) && chosen.data.has(pair.data) && chosen.logic.has(row.name) &&
-    row.runs.some(hasSeed);
+  const group = DATA.groups[row.group];
+  return chosen.property.has(group.property) && chosen.data.has(group.data) && chosen.epochs.has(String(group.epochs)) &&
+    chosen.logic.has(row.name) && row.runs.some(hasSeed);
 }
 
 // Mean and sample deviation of the chosen seeds; the page's own figures are those of all seeds.
@@ -79,18 +78,19 @@ const written = (s) => (s === null ? "n/a" : s.mean.toFixed(1) + (s.deviation ==
 
 function updateTables() {
   for (const table of document.querySelectorAll("table.results")) {
-    let group = null;
-    for (const line of table.querySelectorAll("tbody tr")) {
+    for (const line of table.querySelectorAll("tr[data-row]")) {
       const row = DATA.rows[line.dataset.row];
       line.hidden = !isShown(row);
       line.classList.remove("best");
       if (line.hidden) continue;
-      line.classList.toggle("first", row.pair !== group);
-      group = row.pair;
       line.querySelector(".seeds").textContent = row.runs.filter(hasSeed).length;
       for (const cell of line.querySelectorAll("td[data-metric]")) updateCell(cell, row);
     }
-    markBest([...table.querySelectorAll("tbody tr:not([hidden])")]);
+    for (const body of table.tBodies) {
+      const lines = [...body.querySelectorAll("tr[data-row]:not([hidden])")];
+      body.hidden = !lines.length;
+      markBest(lines);
+    }
   }
 }
 
@@ -106,23 +106,26 @@ function updateCell(cell, row) {
   mark.className = `mark ${gap > 0 ? "above" : "below"}`;
 }
 
+// Of the lines of one group, and only of them: a row without others to be better than is not the best.
 function markBest(lines) {
   const scores = lines.map((line) => {
     const row = DATA.rows[line.dataset.row];
     const [accuracy, proved] = [stat(row, "PAcc"), stat(row, "CSat")];
-    return { line, pair: row.pair, score: accuracy && proved ? Math.round(accuracy.mean * proved.mean / 10) / 10 : -1 };
+    return { line, score: accuracy && proved ? Math.round(accuracy.mean * proved.mean / 10) / 10 : -1 };
   });
-  for (const pair of unique(scores.map((s) => s.pair))) {
-    const own = scores.filter((s) => s.pair === pair);
-    const top = Math.max(...own.map((s) => s.score));
-    if (top > 0) own.filter((s) => s.score === top).forEach((s) => s.line.classList.add("best"));
-  }
+  const top = Math.max(...scores.map((s) => s.score));
+  if (lines.length > 1 && top > 0) scores.filter((s) => s.score === top).forEach((s) => s.line.classList.add("best"));
 }
 
-function updateGallery() {
-  for (const figure of document.querySelectorAll(".gallery figure")) {
+function updateGallery(rows) {
+  const figures = [...document.querySelectorAll(".gallery figure")];
+  for (const figure of figures) {
     figure.hidden = !isShown(DATA.rows[figure.dataset.row]) || !chosen.seed.has(figure.dataset.seed);
   }
+  if (!figures.length) return;
+  const recorded = rows.flatMap((row) => row.runs).filter(hasSeed).reduce((n, run) => n + run.witnesses, 0);
+  const shown = figures.filter((figure) => !figure.hidden).length;
+  document.getElementById("witness-count").textContent = `${shown} of ${recorded.toLocaleString("en")} are shown`;
 }
 
 function buildTabs() {
@@ -145,11 +148,15 @@ function buildTabs() {
   });
 }
 
+let planned = 0;
 function update() {
   const rows = DATA.rows.filter(isShown);
   const runs = rows.reduce((n, row) => n + row.runs.filter(hasSeed).length, 0);
   document.getElementById("shown").textContent = `${runs} of ${DATA.runs.length} runs in ${rows.length} of ${DATA.rows.length} rows`;
+  document.querySelector(".nothing").hidden = rows.length > 0;
   updateTables();
-  updateGallery();
-  drawPlots(rows);
+  updateGallery(rows);
+  // Plots cost more: of many changes at once only the last is drawn.
+  clearTimeout(planned);
+  planned = setTimeout(() => drawPlots(DATA.rows.filter(isShown)));
 }
