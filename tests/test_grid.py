@@ -398,6 +398,73 @@ def test_a_damaged_record_is_named_and_nothing_is_lost(
     assert inspect(_task(grid, copy, number=0)).state is State.FINISHED
 
 
+@pytest.mark.parametrize(
+    ("name", "content", "advice"),
+    [
+        ("verdicts.json", "not json", "its regions are asked again"),
+        ("verdicts-half.json", "{}", "its regions are asked again"),
+        ("task.json", "[]", "what is missing is done again"),
+    ],
+)
+def test_a_finished_run_with_a_damaged_record_is_not_called_finished(
+    name: str, content: str, advice: str, finished: tuple[Path, Path], tmp_path: Path
+) -> None:
+    """And what the message advises mends it, without training again."""
+    import shutil
+
+    grid, out = finished
+    copy = tmp_path / "out"
+    shutil.copytree(out, copy)
+    task = _task(grid, copy)
+    trained = (task.folder / "model.onnx").read_bytes()
+    (task.folder / name).write_text(content)
+    assert inspect(task).state is State.FAILED
+    assert advice in perform(task).reason
+    (task.folder / name).unlink()
+    assert perform(task).state is State.FINISHED
+    assert_complete(task.folder, epochs=1)
+    assert (task.folder / "model.onnx").read_bytes() == trained
+
+
+def test_a_damaged_line_of_the_metrics_costs_no_other_line(tmp_path: Path) -> None:
+    task = _task(write_grid(tmp_path, epochs=3), tmp_path / "out")
+    assert perform(task).state is State.FINISHED
+    path = task.folder / "metrics.jsonl"
+    lines = path.read_bytes().split(b"\n")
+    damaged = b"\n".join([lines[0], lines[1][:9], *lines[2:]])
+    path.write_bytes(damaged)
+    outcome = perform(task)
+    assert outcome.state is State.FAILED and "metrics.jsonl:2" in outcome.reason
+    assert path.read_bytes() == damaged
+    path.unlink()  # the network is there all the same: nothing is trained again
+    assert perform(task).state is State.FINISHED
+    assert inspect(task).state is State.FINISHED
+    path.write_bytes(b"\n".join([*lines[:-1], lines[1][:9], b""]))  # a torn end is no damage
+    assert inspect(task).state is State.FINISHED
+
+
+def test_more_time_asks_again_what_stayed_open(finished: tuple[Path, Path], tmp_path: Path) -> None:
+    import shutil
+    from dataclasses import replace
+
+    grid, out = finished
+    copy = tmp_path / "out"
+    shutil.copytree(out, copy)
+    task = _task(grid, copy)
+    longer = replace(task, timeout=2 * task.timeout)
+    assert inspect(longer).state is State.FINISHED, "nothing stayed open"
+    path = task.folder / "verdicts.json"
+    held = json.loads(path.read_text())
+    held["verdicts"][0]["status"] = "unknown"
+    held["total"]["unknown"] = 1
+    path.write_text(json.dumps(held))
+    assert inspect(task).state is State.FINISHED
+    assert inspect(longer).state is State.TRAINED
+    assert perform(longer).state is State.FINISHED
+    again = json.loads(path.read_text())
+    assert again["timeout"] == longer.timeout and again["total"]["unknown"] == 0
+
+
 def test_a_full_disk_stops_no_other_run_and_loses_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -84,25 +84,42 @@ def parse_toml(text: str) -> dict[str, Any]:
         raise ValueError("values nested too deeply") from error
 
 
-def read_lines(path: Path) -> list[dict[str, Any]]:
-    """The whole lines of a JSON-lines file, up to the first that is torn or no record."""
-    rows: list[dict[str, Any]] = []
+def read_lines(path: Path, *, to_damage: bool = False) -> list[dict[str, Any]]:
+    """The whole lines of a JSON-lines file. The last may be torn, by a kill; one before it is
+    damage, and what follows it is not given up for that, unless it can be had again
+    (``to_damage``: the lines before it)."""
     try:
         content = path.read_bytes()
     except FileNotFoundError:
-        return rows
-    for line in content.split(b"\n")[:-1]:
-        try:
-            row = parse_json(line)
-        except ValueError:
-            break
-        if not isinstance(row, dict):
-            break
-        rows.append(row)
-    return rows
+        return []
+    lines = content.split(b"\n")[:-1]
+    rows = [_record(line) for line in lines]
+    if rows and rows[-1] is None:
+        rows.pop()
+    if None in rows and to_damage:
+        del rows[rows.index(None) :]
+    if None in rows:
+        raise RunError(
+            "a line of the record is damaged",
+            where=f"{path}:{rows.index(None) + 1}",
+            expected="a JSON object, as qll writes it",
+            found=lines[rows.index(None)][:60].decode(errors="replace"),
+            fix="remove that line, or the file: only its figures by epoch are lost",
+        )
+    return [row for row in rows if row is not None]
 
 
-def read_json(path: Path, what: str) -> dict[str, Any]:
+def _record(line: bytes) -> dict[str, Any] | None:
+    try:
+        row = parse_json(line)
+    except ValueError:
+        return None
+    return row if isinstance(row, dict) else None
+
+
+def read_json(
+    path: Path, what: str, *, fix: str = "give the folder of a run, or train again into a new one"
+) -> dict[str, Any]:
     try:
         if path.stat().st_size > MOST_BYTES:
             raise ValueError(f"{path.stat().st_size:,} bytes, of at most {MOST_BYTES:,}")
@@ -119,7 +136,7 @@ def read_json(path: Path, what: str) -> dict[str, Any]:
         where=str(path),
         expected="a JSON object, as qll writes it",
         found=problem,
-        fix="give the folder of a run, or train again into a new one",
+        fix=fix,
     )
 
 

@@ -197,7 +197,7 @@ def _wrong(error: ValidationError, where: str) -> InputError:
     return InputError(
         f"key '{key}' is missing" if missing else f"key '{key}' has a wrong value",
         where=where,
-        expected=str(first["msg"]).lower(),
+        expected=str(first["msg"]),
         found="nothing" if missing else repr(first["input"]),
         fix="write it as the paper's grid does: qll reproduce --list shows its rows",
     )

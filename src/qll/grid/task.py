@@ -40,6 +40,7 @@ from qll.training.run import RunFolder
 
 VERDICTS = (("verdicts.json", 1.0), ("verdicts-half.json", 0.5))
 _RECORD, _FAILURE = "task.json", "failure.json"
+_AGAIN = "remove this file: what is missing is done again"
 
 
 class State(StrEnum):
@@ -203,7 +204,7 @@ def _prove(task: Task, folder: RunFolder, data: DataSet) -> float:
                         journal.add(index, verdict)
                     statuses = [str(row["status"]) for row in journal.known.values()]
                     journal.finish({s: statuses.count(s) for s in _STATUSES})
-            held = read_json(path, "verdicts")
+            held = _verdicts(path)
             seconds += float(held["total"]["wall_seconds"])
             shares[f"{size:g}"] = Share(int(held["total"]["verified"]), len(problem))
             if part == 1.0:
@@ -223,7 +224,7 @@ def _answered(path: Path, problem: Any) -> bool:
 
     if not path.is_file():
         return False
-    held = read_json(path, "verdicts")
+    held = _verdicts(path)
     asked = question(problem)
     return {key: held.get(key) for key in asked} == asked
 
@@ -232,10 +233,30 @@ def _proved(task: Task) -> bool:
     record = _record(task.folder)
     if record is None or record["count"] < task.count:
         return False
-    if not task.count:
-        return True
     declared = task.config.judged or task.config.parameters
-    return "epsilon" not in declared or all((task.folder / name).is_file() for name, _ in VERDICTS)
+    if not task.count or "epsilon" not in declared:
+        return True
+    paths = [task.folder / name for name, _ in VERDICTS]
+    return all(path.is_file() and _as_long(_verdicts(path), task.timeout) for path in paths)
+
+
+def _as_long(held: dict[str, Any], timeout: float) -> bool:
+    """What stayed open is asked again if it now gets more time."""
+    return bool(held["timeout"] >= timeout or held["total"]["unknown"] == 0)
+
+
+def _verdicts(path: Path) -> dict[str, Any]:
+    fix = "remove this file: its regions are asked again"
+    held = read_json(path, "verdicts", fix=fix)
+    if not isinstance(held.get("total"), dict) or not isinstance(held.get("timeout"), float | int):
+        raise RunError(
+            "the verdicts of a run cannot be read",
+            where=str(path),
+            expected="the file that 'qll reproduce' or 'qll verify --json' writes",
+            found=", ".join(sorted(held)) or "nothing",
+            fix=fix,
+        )
+    return held
 
 
 def _check_same(folder: RunFolder, task: Task) -> None:
@@ -254,22 +275,23 @@ def _check_same(folder: RunFolder, task: Task) -> None:
 
 
 def _epochs(folder: RunFolder) -> int:
+    """By the record, or by the checkpoints where the record was removed."""
     rows = folder.rows()
-    return int(rows[-1]["epoch"]) if rows else 0
+    return max([int(rows[-1]["epoch"]) if rows else 0, *folder.epochs()])
 
 
 def _record(folder: Path) -> dict[str, Any] | None:
     path = folder / _RECORD
     if not path.is_file():
         return None
-    record = read_json(path, "record")
+    record = read_json(path, "record", fix=_AGAIN)
     if not isinstance(record.get("count"), int) or not isinstance(record.get("seconds"), dict):
         raise RunError(
             "the record of a finished run cannot be read",
             where=str(path),
             expected="count and seconds, as qll writes them",
             found=str(sorted(record)),
-            fix="remove this file: what is missing is done again",
+            fix=_AGAIN,
         )
     return record
 

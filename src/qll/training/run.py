@@ -130,13 +130,13 @@ class RunFolder:
         is dropped on resuming; none is lost and none counted twice."""
         append_line(self.path / "metrics.jsonl", row)
         save_checkpoint(self._checkpoint(epoch), Checkpoint.of(epoch, model, optimiser))
-        for old in self._epochs()[:-_KEPT]:
+        for old in self.epochs()[:-_KEPT]:
             self._checkpoint(old).unlink(missing_ok=True)
 
     def latest(self) -> Checkpoint | None:
         """The newest checkpoint that is whole; later rows of the metrics are dropped."""
         damaged: RunError | None = None
-        for epoch in reversed(self._epochs()):
+        for epoch in reversed(self.epochs()):
             try:
                 checkpoint = load_checkpoint(self._checkpoint(epoch))
             except RunError as error:
@@ -189,7 +189,8 @@ class RunFolder:
     def _checkpoint(self, epoch: int) -> Path:
         return self.checkpoints / f"epoch-{epoch:06d}.safetensors"
 
-    def _epochs(self) -> list[int]:
+    def epochs(self) -> list[int]:
+        """Those that have a checkpoint, in order."""
         names = (path.stem.removeprefix("epoch-") for path in self.checkpoints.glob("epoch-*"))
         return sorted(int(name) for name in names if name.isdigit())
 

@@ -46,7 +46,7 @@ class Journal:
 
     def _read(self, path: Path) -> None:
         """Verdicts of the same question, up to the line that a kill cut short."""
-        rows = read_lines(path)
+        rows = read_lines(path, to_damage=True)
         if not rows or rows[0] != self._question:
             return
         for row in rows[1:]:

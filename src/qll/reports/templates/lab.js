@@ -112,15 +112,18 @@ async function request() {
   running = true;
   document.body.classList.add("busy");
   try {
+    const asked = question();
     const answer = await fetch("evaluate", {
-      method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(question()),
+      method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(asked),
     });
     const reply = await answer.json();
-    if (reply.error) showError(reply.error);
-    else if (reply.refused) $("status").textContent = reply.refused;
+    // Of a formula that is no longer there, neither pictures nor errors: the next answer is on its way.
+    if (asked.text !== $("text").value) again = true;
+    else if (reply.error) showError(reply.error);
+    else if (reply.refused) outdate(reply.refused);
     else { clearError(); accept(reply); }
   } catch (error) {
-    $("status").textContent = "The lab does not answer. Is 'qll lab' still running?";
+    outdate("The lab does not answer. Is 'qll lab' still running?");
   }
   running = false;
   document.body.classList.remove("busy");
@@ -201,13 +204,21 @@ function interpolate(grid, n, [low, high], x, y) {
 
 function accept(reply) {
   state.reply = reply;
-  fillAxes(reply.outputs, reply.axes);
+  document.body.classList.remove("outdated");
+  // The outputs that are chosen now, not those that were asked for: the choice may have moved on.
+  fillAxes(reply.outputs, [Number($("axis-x").value), Number($("axis-y").value)]);
   showParameters(reply.parameters);
   $("labels-field").hidden = !reply.uses_labels;
   const [x, y] = reply.marker.map((v) => v.toFixed(2));
   $("status").textContent = `Marker at y[${reply.axes[0]}] = ${x}, y[${reply.axes[1]}] = ${y}: ` +
     `${reply.holds ? "satisfied" : "violated"}. The square ${reply.square_violated ? "holds a violation" : "holds no violation that was found"}.`;
   draw(reply);
+}
+
+// The pictures and verdicts stay, dimmed, until there is another answer.
+function outdate(why) {
+  document.body.classList.add("outdated");
+  $("status").textContent = why;
 }
 
 function clearError() {
@@ -225,6 +236,7 @@ function showError(error) {
   box.replaceChildren(line, rest);
   box.hidden = false;
   $("text").setAttribute("aria-invalid", "true");
+  outdate("The pictures are of the last formula that could be read.");
   if (error.line) markPlace(error.line, error.column);
 }
 

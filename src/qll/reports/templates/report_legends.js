@@ -72,7 +72,7 @@ function figureTable(head, blocks) {
   return table;
 }
 
-const blocksOf = (rows, line) => unique(rows.map((row) => row.group)).map((group) => {
+const blocksOf = (rows, line) => unique(rows.map((row) => row.group)).sort((a, b) => a - b).map((group) => {
   const own = rows.filter((row) => row.group === group);
   const labels = labelsOf(own);
   return { title: DATA.groups[group].title, lines: own.map((row) => [labels.get(row) + short(row), ...line(row, own)]) };

@@ -283,7 +283,7 @@ function drawTimes(rows) {
       };
     }),
     layout: layoutOf({ text: "queries decided" }, {
-      text: "seconds a query", more: { type: "log", exponentformat: "power", range: [Math.log10(FASTEST) - 0.1, Math.log10(slowest) + 0.2] },
+      text: "seconds a query", more: { type: "log", exponentformat: "power", dtick: 1, range: [Math.log10(FASTEST) - 0.1, Math.log10(slowest) + 0.2] },
     }),
   }));
 }
@@ -299,14 +299,17 @@ function drawPlots(rows) {
   drawTimes(rows);
 }
 
-// The choice of an experiment follows the filters and is kept while it is among them.
+// The choice of an experiment follows the filters and is kept while it is among them; at first it is
+// the one with most runs.
 function fillGroups(id, rows, withAll) {
   const select = document.getElementById(id);
   const held = select.value;
   const groups = unique(rows.map((row) => row.group)).sort((a, b) => a - b).map(String);
   const values = withAll && groups.length > 1 ? [...groups, "all"] : groups;
   select.replaceChildren(...values.map((value) => new Option(value === "all" ? "all of them" : DATA.groups[value].title, value)));
-  if (values.includes(held)) select.value = held;
+  const runs = (group) => rows.filter((row) => String(row.group) === group).reduce((n, row) => n + row.runs.length, 0);
+  const most = Math.max(...groups.map(runs));
+  select.value = values.includes(held) ? held : groups.find((group) => runs(group) === most) ?? "";
   select.parentElement.hidden = !values.length;
 }
 
