@@ -117,11 +117,11 @@ async function request() {
       method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(asked),
     });
     const reply = await answer.json();
-    // Of a formula that is no longer there, neither pictures nor errors: the next answer is on its way.
-    if (asked.text !== $("text").value) again = true;
-    else if (reply.error) showError(reply.error);
+    // Of a formula that is no longer there, neither pictures nor errors: the new one was asked for too.
+    const current = asked.text === $("text").value;
+    if (current && reply.error) showError(reply.error);
     else if (reply.refused) outdate(reply.refused);
-    else { clearError(); accept(reply); }
+    else if (current) { clearError(); accept(reply); }
   } catch (error) {
     outdate("The lab does not answer. Is 'qll lab' still running?");
   }
