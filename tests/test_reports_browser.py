@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from browser import assert_no_sideways_scroll, browse, opened, wait_until
-from synthetic_runs import write_grid
+from synthetic_runs import write_grid, write_run
 
 from qll.reports.lab_page import examples, static_page
 from qll.reports.lab_server import LabServer
@@ -53,7 +53,7 @@ def _pill(page: Any, kind: str, value: str) -> Any:
 
 def _rows(page: Any) -> list[str]:
     """Names of the shown rows, without the marks of their footnotes."""
-    shown = "document.querySelectorAll('#table-short tbody tr:not([hidden]) th')"
+    shown = "document.querySelectorAll('#table-short tr[data-row]:not([hidden]) th')"
     return list(page.evaluate(f"[...{shown}].map((th) => th.firstChild.textContent.trim())"))
 
 
@@ -83,7 +83,7 @@ def test_report_filters(browser: Any, report: Path) -> None:
         assert "Product" not in _rows(page)
         assert page.locator(".gallery figure:not([hidden])").filter(has_text="Product").count() == 0
         page.get_by_role("button", name="Show everything").click()
-        shown = "document.querySelectorAll('#table-short tbody tr:not([hidden])').length"
+        shown = "document.querySelectorAll('#table-short tr[data-row]:not([hidden])').length"
         wait_until(page, f"{shown} === {len(before)}")
         assert _rows(page) == before
 
@@ -100,7 +100,7 @@ def test_report_figures_follow_the_seeds(browser: Any, report: Path) -> None:
             assert found["mean"] == pytest.approx(float(line["PAcc_mean"]), abs=1e-3)
             assert found["deviation"] == pytest.approx(float(line["PAcc_std"]), abs=1e-3)
         _pill(page, "seed", "1").uncheck(force=True)
-        cell = page.locator('#table-long tbody tr:not([hidden]) td[data-metric="PAcc"] .ours')
+        cell = page.locator('#table-long tr[data-row]:not([hidden]) td[data-metric="PAcc"] .ours')
         assert "±" not in cell.first.inner_text()
         marks = page.locator('#table-long td[data-metric="PAcc"] .mark').all_inner_texts()
         assert len(marks) == 1
@@ -122,11 +122,191 @@ def test_report_by_keyboard(browser: Any, report: Path) -> None:
 
 
 def test_report_on_a_phone(browser: Any, report: Path) -> None:
+    """Figures are in sight, the logic's name stays there, plots have legends and whole titles."""
     uri = (report / "index.html").as_uri()
     with opened(browser, uri, width=390, height=844) as watched:
-        watched.page.wait_for_selector("html[data-ready=yes]")
-        _wait_for_plots(watched.page, "accuracy", 2)
-        assert_no_sideways_scroll(watched.page)
+        page = watched.page
+        page.wait_for_selector("html[data-ready=yes]")
+        row = page.locator("#table-short tr[data-row]").first
+        figure = row.locator(".ours").first.bounding_box()
+        assert figure["x"] >= 0 and figure["x"] + figure["width"] <= 390
+        before = row.locator("th").bounding_box()["x"]
+        page.evaluate("document.getElementById('table-short').scrollLeft = 100")
+        assert row.locator(".ours").first.bounding_box()["x"] < figure["x"]
+        assert row.locator("th").bounding_box()["x"] == pytest.approx(before, abs=2)
+        for section, count in (("accuracy", 2), ("optimism", 2), ("curves", 4), ("times", 1)):
+            _wait_for_plots(page, section, count)
+            entries = page.locator(f"#{section} .legend li")
+            assert entries.filter(has_text="QLL 5").is_visible()
+            assert entries.filter(has_text="QLL 5").locator("svg").is_visible()
+            for title in page.locator(f"#{section} .panel h3:not([hidden])").all():
+                assert title.evaluate("h => h.scrollWidth <= h.clientWidth")
+        assert_no_sideways_scroll(page)
+
+
+@pytest.fixture(scope="module")
+def mixed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Full runs, of which STL is the best, and a short run of QLL 5 that would beat them all."""
+    folder = tmp_path_factory.mktemp("mixed")
+    for logic, epochs, verified in (
+        ("dl2", 100, 0.2),
+        ("stl:5", 100, 0.6),
+        ("qll:5", 100, 0.4),
+        ("qll:5", 10, 0.95),
+    ):
+        name = f"{logic.replace(':', '')}-{epochs}"
+        write_run(
+            folder / "runs" / name, "not-both", "dice", logic, 0, epochs=epochs, verified=verified
+        )
+    write_report(read_runs([folder / "runs"]), folder, title="synthetic records")
+    return folder
+
+
+def test_only_rows_that_can_be_compared_compete(browser: Any, mixed: Path) -> None:
+    with opened(browser, (mixed / "index.html").as_uri()) as watched:
+        page = watched.page
+        page.wait_for_selector("html[data-ready=yes]")
+        assert page.locator("#table-short tr.title").all_inner_texts() == [
+            "Not-Both, Dice ε = 4/255, 100 epochs",
+            "Not-Both, Dice ε = 4/255, 10 epochs",
+        ]
+        assert page.locator("#table-short tr.best th").all_inner_texts() == ["STL 5"]
+        _wait_for_plots(page, "accuracy", 2)
+        assert page.locator("#accuracy h3").all_inner_texts() == [
+            "Not-Both, Dice, 100 epochs",
+            "Not-Both, Dice, 10 epochs",
+        ]
+        front = page.evaluate("document.querySelector('#accuracy .plot').data[0].y")
+        short = page.evaluate("stat(DATA.rows.find((row) => row.short), 'CSat').mean")
+        assert front and max(front) < short
+        _pill(page, "logic", "STL 5").uncheck(force=True)
+        assert page.locator("#table-short tr.best th").all_inner_texts() == ["QLL 5"]
+        assert "short" not in page.locator("#table-short tr.best").inner_text()
+
+
+def test_rows_of_one_name_are_told_apart(browser: Any, mixed: Path) -> None:
+    with opened(browser, (mixed / "index.html").as_uri()) as watched:
+        page = watched.page
+        page.wait_for_selector("html[data-ready=yes]")
+        names = page.evaluate("[...labelsOf(DATA.rows).values()]")
+        assert set(names) == {
+            "DL2",
+            "STL 5",
+            "QLL 5, 100 epochs, no note",
+            "QLL 5, 10 epochs, note 1",
+        }
+        _wait_for_plots(page, "times", 1)
+        page.locator("#times-group").select_option("all")
+        drawn = "document.querySelector('#times .plot').data.map((trace) => trace.name)"
+        wait_until(page, f"{drawn}.length === 4")
+        assert len(set(page.evaluate(drawn))) == 4
+        assert "QLL 5, Not-Both, Dice, 10 epochs (short run)" in page.evaluate(drawn)
+        _pill(page, "epochs", "10").uncheck(force=True)
+        assert _rows(page).count("QLL 5") == 1
+
+
+def test_figures_of_plots_by_keyboard(browser: Any, report: Path) -> None:
+    """What the plots show can be read as a table, which follows the filters."""
+    lines = list(csv.DictReader((report / "table.csv").open()))
+    with opened(browser, (report / "index.html").as_uri()) as watched:
+        page = watched.page
+        page.wait_for_selector("html[data-ready=yes]")
+        for section in ("accuracy", "optimism", "curves", "times"):
+            figures = page.locator(f'[data-figures="{section}"]')
+            assert figures.locator("table").count() == 0
+            figures.locator("summary").focus()
+            page.keyboard.press("Enter")
+            figures.locator("tr", has_text="DL2").first.wait_for()
+        accuracy = page.locator('[data-figures="accuracy"] tbody tr:not(.title)')
+        assert accuracy.count() == len(lines)
+        for line, text in zip(lines, accuracy.all_inner_texts(), strict=True):
+            mean, _, deviation = text.split("\t")[1].partition(" ± ")
+            assert float(mean) == pytest.approx(float(line["PAcc_mean"]), abs=0.0501)
+            assert float(deviation) == pytest.approx(float(line["PAcc_std"]), abs=0.0501)
+        decided = page.locator('[data-figures="times"] tbody tr:not(.title)').first
+        counts = [int(text) for text in decided.locator("td").all_inner_texts()[:-1]]
+        assert counts == sorted(counts) and counts[-1] > 0
+        _pill(page, "logic", "DL2").uncheck(force=True)
+        for section in ("accuracy", "optimism", "curves", "times"):
+            table = f"document.querySelector('[data-figures={section}]').textContent"
+            wait_until(page, f"!{table}.includes('DL2') && {table}.includes('QLL 5')")
+
+
+def test_everything_filtered_out(browser: Any, report: Path) -> None:
+    with opened(browser, (report / "index.html").as_uri()) as watched:
+        page = watched.page
+        page.wait_for_selector("html[data-ready=yes]")
+        count = page.locator("#witness-count")
+        assert f"{page.locator('.gallery figure').count()} of " in count.inner_text()
+        total = int(count.inner_text().split()[2])
+        _pill(page, "property", "Clothing/Footwear").uncheck(force=True)
+        shown, _, left = count.inner_text().split()[:3]
+        assert int(shown) == page.locator(".gallery figure:not([hidden])").count()
+        assert 0 < int(left) < total
+        assert page.locator(".nothing").is_hidden()
+        _pill(page, "property", "Not-Both").uncheck(force=True)
+        assert page.locator(".nothing").is_visible()
+        assert count.inner_text() == "0 of 0 are shown"
+        wait_until(page, "document.querySelectorAll('.plot').length === 0")
+        assert page.locator("#curves-group").is_hidden()
+        assert page.locator("#curves .empty").inner_text() == "Every run is filtered out."
+        for section in ("comparison", "runs"):
+            assert "filters do not touch" in page.locator(f"#{section}").inner_text()
+
+
+def test_many_filters_at_once(browser: Any, report: Path) -> None:
+    """Plots that go while they are drawn: Plotly failed on what it found purged."""
+    with opened(browser, (report / "index.html").as_uri()) as watched:
+        page = watched.page
+        page.wait_for_selector("html[data-ready=yes]")
+        page.evaluate(
+            """async () => {
+              document.getElementById("accuracy").scrollIntoView();
+              for (let k = 0; k < 4; k++) {
+                for (const box of document.querySelectorAll(".pill input")) {
+                  box.click();
+                  if (box.name !== "logic") await new Promise((done) => setTimeout(done, 5));
+                }
+              }
+            }"""
+        )
+        _wait_for_plots(page, "accuracy", 2)
+
+
+def test_report_contrast(browser: Any, report: Path) -> None:
+    """At least 4.5:1 for every text of the page itself (WCAG 2.1, 1.4.3)."""
+    with opened(browser, (report / "index.html").as_uri()) as watched:
+        page = watched.page
+        page.wait_for_selector("html[data-ready=yes]")
+        _pill(page, "logic", "DL2").uncheck(force=True)
+        page.get_by_role("tab", name="Long").click()
+        assert page.evaluate(_LOW_CONTRAST) == []
+
+
+_LOW_CONTRAST = """() => {
+  const parts = (colour) => colour.match(/[\\d.]+/g).map(Number);
+  const light = (colour) => {
+    const [r, g, b] = parts(colour).map((v) => v / 255)
+      .map((v) => (v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4));
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const behind = (element) => {
+    for (let e = element; e; e = e.parentElement) {
+      const colour = getComputedStyle(e).backgroundColor;
+      if ((parts(colour)[3] ?? 1) > 0) return colour;
+    }
+    return "rgb(255, 255, 255)";
+  };
+  const found = [];
+  for (const e of document.querySelectorAll("header *, aside *, main *:not(svg, svg *)")) {
+    const own = [...e.childNodes].some((n) => n.nodeType === Node.TEXT_NODE && n.data.trim());
+    if (!own || !e.getClientRects().length || e.closest(".plot")) continue;
+    const [a, b] = [light(getComputedStyle(e).color), light(behind(e))];
+    const ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+    if (ratio < 4.5) found.push(`${e.tagName} ${e.textContent.trim().slice(0, 30)}: ${ratio}`);
+  }
+  return found;
+}"""
 
 
 # --- the lab ---
@@ -189,10 +369,43 @@ def test_lab_shows_errors_at_their_place(browser: Any, lab: str) -> None:
     assert "Line 2, column 17" in page.locator("#error").inner_text()
     assert page.locator("#backdrop mark").inner_text() == "7"
     assert page.locator("#text").get_attribute("aria-invalid") == "true"
+    opacity = "Number(getComputedStyle(document.getElementById('panels')).opacity)"
+    wait_until(page, f"{opacity} < 0.5")
+    assert "violated" not in page.locator("#status").inner_text()
+    assert "last formula that could be read" in page.locator("#status").inner_text()
     page.locator("#text").fill("outputs 2\ny[0] <= 0 and y[1] >= 1")
     _drawn(page, count)
     assert page.locator("#error").is_hidden() and page.locator("#backdrop mark").count() == 0
+    wait_until(page, f"{opacity} === 1")
     page.close()
+
+
+def test_lab_keeps_a_choice_made_while_it_answers(browser: Any, lab: str) -> None:
+    with opened(browser, lab) as watched:
+        page = watched.page
+        count = _drawn(page, 0)
+        page.locator("#text").fill("outputs 3\ny[0] <= 0 or y[1] + y[2] >= 1")
+        count = _drawn(page, count)
+        page.evaluate(
+            """() => {
+              const ask = window.fetch;
+              window.fetch = async (...asked) => {
+                const answer = await ask(...asked);
+                document.documentElement.dataset.held = "yes";
+                await new Promise((done) => setTimeout(done, 1500));
+                return answer;
+              };
+            }"""
+        )
+        page.locator("#epsilon").fill("1.5")
+        wait_until(page, "document.documentElement.dataset.held === 'yes'")
+        page.locator("#axis-y").select_option("2")
+        assert _drawn(page, count) == count + 1  # the answer to the older question
+        assert page.evaluate("state.reply.axes") == [0, 1]
+        assert page.locator("#axis-y").input_value() == "2"
+        _drawn(page, count + 1)
+        assert page.evaluate("state.reply.axes") == [0, 2]
+        assert page.locator("#axis-y").input_value() == "2"
 
 
 def test_static_lab(

@@ -87,7 +87,7 @@ function accuracyFigures(rows) {
   return {
     head: ["Logic", "PAcc", "CSat", "On the front", ...(some ? ["Published PAcc", "Published CSat"] : [])],
     blocks: blocksOf(rows, (row, own) => [
-      written(stat(row, "PAcc")), written(stat(row, "CSat")), frontOf(own).includes(row) ? "yes" : "",
+      written(stat(row, "PAcc")), written(stat(row, "CSat")), own.length > 1 && frontOf(own).includes(row) ? "yes" : "",
       ...(some ? [published(row, "PAcc"), published(row, "CSat")] : []),
     ]),
   };
