@@ -368,3 +368,15 @@ def test_immutable_and_rebuilt_by_its_repr() -> None:
         prop.outputs = 3  # type: ignore[misc]
     assert prop == qll.load("classification-robustness", epsilon=0.3)
     assert "epsilon" in repr(prop)
+
+
+def test_the_text_of_a_property_for_other_outputs_says_so() -> None:
+    """A certificate quotes the text: it must be about the network's outputs."""
+    prop = qll.load("classification-robustness", outputs=6)
+    assert "outputs 6" in prop.show() and "outputs 10" not in prop.show()
+    assert "outputs 10" in qll.load("classification-robustness").show()
+    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 5), torch.nn.ReLU())
+    model.append(torch.nn.Linear(5, 6))
+    x = torch.full((1, 4), 0.5)
+    (verdict,) = qll.verify(prop, model.eval(), x, torch.tensor([2]), certified=True, timeout=2.0)
+    assert verdict.decided

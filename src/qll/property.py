@@ -70,6 +70,10 @@ class Property:
                     fix=suggest(name, sorted(declared)) if declared else "leave it out",
                 )
         check(self.specification, outputs=self.outputs)
+        if self.outputs is not None and self.specification.outputs not in (None, self.outputs):
+            # Its text says what it is: a certificate quotes it.
+            own = replace(self.specification, outputs=self.outputs)
+            object.__setattr__(self, "specification", own)
         # Converting now reports a value outside its domain where it was given.
         self._cache["values"] = {
             name: units.convert(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections import Counter
 from pathlib import Path
@@ -37,7 +38,7 @@ def reproduce(
         int, typer.Option(help="Regions to verify in each run for CSat; 0 for none.")
     ] = 100,
     timeout: Annotated[float, typer.Option(help="Seconds for each of them.")] = 30.0,
-    jobs: Annotated[int, typer.Option(help="Runs at a time; 0 for one on each core.")] = 0,
+    jobs: Annotated[int, typer.Option(min=0, help="Runs at a time; 0 for one on each core.")] = 0,
     engine: Annotated[str, typer.Option(help="local (processes), dask or ray.")] = "local",
     scheduler: Annotated[
         str | None, typer.Option(help="The cluster's address: tcp://HOST:8786 for dask.")
@@ -107,7 +108,7 @@ def _tasks(planned: list[Planned], folder: Path, count: int, timeout: float) -> 
     from qll.errors import InputError
     from qll.grid.task import Task
 
-    if count < 0 or timeout <= 0:
+    if count < 0 or not 0 < timeout < math.inf:
         raise InputError(
             "this many regions cannot be verified" if count < 0 else "the time-out is not positive",
             expected="--count of 0 or more and --timeout above 0",

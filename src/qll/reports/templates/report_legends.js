@@ -11,9 +11,14 @@ function labelsOf(rows, name = (row) => row.name) {
     (row) => (row.marks.length ? `note ${row.marks.join(", ")}` : "no note"),
   ];
   return new Map(rows.map((row) => {
-    const peers = rows.filter((other) => name(other) === name(row));
-    const differing = parts.filter((part) => unique(peers.map(part)).length > 1);
-    return [row, [name(row), ...differing.map((part) => part(row))].join(", ")];
+    let peers = rows.filter((other) => name(other) === name(row));
+    let text = name(row);
+    for (const part of parts) {
+      if (peers.every((other) => part(other) === part(row))) continue;
+      text += `, ${part(row)}`;
+      peers = peers.filter((other) => part(other) === part(row));
+    }
+    return [row, text];
   }));
 }
 
