@@ -203,12 +203,13 @@ function bandOf(row, name) {
 
 // Rows of one name have one colour: the second is dashed, and so on.
 const DASHES = [["solid", "dot"], ["dash", "4px,6px"], ["longdash", "2px,8px"]];
+const dashesOf = (row, rows) => DASHES[rows.filter((other) => other.name === row.name).indexOf(row) % DASHES.length];
 
 function curveTraces(rows, names, scale) {
   const traces = [];
   const labels = labelsOf(rows);
   for (const row of rows) {
-    const dashes = DASHES[rows.filter((other) => other.name === row.name).indexOf(row) % DASHES.length];
+    const dashes = dashesOf(row, rows);
     names.forEach((name, k) => {
       const band = bandOf(row, name);
       if (!band) return;
@@ -278,7 +279,7 @@ function drawTimes(rows) {
       const name = labels.get(row) + short(row);
       return {
         x: times.map((_, k) => k + 1), y: times.map((t) => Math.max(t, FASTEST)), mode: "lines", type: "scatter", name,
-        line: { color: row.colour, width: 1.8, dash: DASHES[own.filter((other) => other.name === row.name).indexOf(row) % DASHES.length][0] },
+        line: { color: row.colour, width: 1.8, dash: group === "all" ? "solid" : dashesOf(row, own)[0] },
         hovertemplate: `<b>${name}</b><br>%{x} decided within %{y:.3g} s<extra></extra>`,
       };
     }),
