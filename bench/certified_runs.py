@@ -87,17 +87,22 @@ def judge(path: Path, data: DataSet, arguments: argparse.Namespace) -> dict[str,
 
 
 def describe(config: TrainConfig) -> str:
-    parts = [config.method]
+    """What tells two recipes apart."""
+    parts = []
+    for stage in config.stages or [{}]:
+        options = stage.get("options", config.options)
+        part = stage.get("method", config.method)
+        if "size" in options:
+            part += f" {options['size']:g}"
+        if "steps" in options:
+            part += f" (attacks of {options['steps']} steps)"
+        parts.append(part)
+    text = ", then ".join(parts)
     if config.surrogate:
-        parts.append(f"{config.surrogate} at {config.reach:g} epsilon")
-    for stage in config.stages:
-        name = stage.get("method", config.method)
-        size = stage.get("options", {}).get("size")
-        parts.append(f"{name}{'' if size is None else f' {size:g}'}")
+        text += f", {config.surrogate} at {config.reach:g} epsilon"
     if rule := config.options.get("rule"):
-        parts.append(f"by {rule}")
-    size = config.options.get("size")
-    return ", ".join(parts) + ("" if size is None else f" {size:g}")
+        text += f", by {rule}"
+    return text
 
 
 def best_of_paper(path: Path) -> dict[tuple[str, str], tuple[float, float]]:
