@@ -391,8 +391,8 @@ def pushed_value(naive: Naive, formula: Formula, ops: Operations) -> float:
         match node:
             case Compare(operator, left, right):
                 a, b = naive.quantity(left, env), naive.quantity(right, env)
-                if operator == "==":
-                    return connect(True, [compare(a, b), compare(b, a)], None)
+                if operator == "==":  # 'not' of it, which a premise may have: either is less
+                    return connect(not neg, [compare(a, b), compare(b, a)], None)
                 return compare(b, a) if operator.startswith(">") != neg else compare(a, b)
             case Constant("unit"):
                 return ops.unit
