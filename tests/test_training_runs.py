@@ -335,6 +335,14 @@ def test_schedules_move_hardness_and_epsilon() -> None:
     assert run.rows[-1]["learning_rate"] < run.rows[0]["learning_rate"] <= 1e-3
 
 
+def test_the_learning_rate_rises_at_the_start_of_each_stage() -> None:
+    stages = [{"share": 0.5}, {"learning_rate_warm_up": 4.0}]
+    run = train(config(epochs=4, learning_rate_warm_up=1.0, stages=stages))
+    rates = [row["learning_rate"] for row in run.rows]  # of the last step of each epoch
+    assert rates[0] < rates[1] == 1e-3
+    assert rates[2] < rates[3] < 0.5e-3
+
+
 def test_the_property_may_come_later() -> None:
     rows = train(config(delay=2)).rows
     assert rows[1]["lambda"] is None and rows[2]["lambda"] is not None

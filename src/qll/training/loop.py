@@ -32,7 +32,7 @@ from qll.training.methods import METHODS, Method, Setup, Step
 from qll.training.prediction import correct_predictions, prediction_loss
 from qll.training.progress import Reporter, Silent
 from qll.training.run import RunFolder
-from qll.training.schedule import Ramp, cosine
+from qll.training.schedule import Ramp, cosine, rise
 from qll.training.stages import Stage, stages
 from qll.training.streams import generator, seeded, stream_seed
 
@@ -174,10 +174,11 @@ class _Part:
         return prop, logic
 
     def rate(self, epoch: float) -> float:
-        config = self.config
+        config, passed = self.config, epoch - self.stage.first
+        rate = config.learning_rate * rise(passed, config.learning_rate_warm_up)
         if config.learning_rate_schedule == "constant":
-            return config.learning_rate
-        return config.learning_rate * cosine(epoch - self.stage.first, self.stage.length)
+            return rate
+        return rate * cosine(passed, self.stage.length)
 
 
 @dataclass(frozen=True, eq=False)

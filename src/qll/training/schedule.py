@@ -51,3 +51,12 @@ class Ramp:
 def cosine(epoch: float, epochs: int) -> float:
     """The factor of a learning rate that falls to 0 along half a cosine."""
     return 0.5 * (1 + math.cos(math.pi * min(epoch / max(epochs, 1), 1.0)))
+
+
+def rise(epoch: float, epochs: float) -> float:
+    """The factor of a learning rate that rises from nearly 0 to 1 over its first epochs.
+
+    >>> [round(rise(epoch, 2.0), 3) for epoch in (0, 1, 2, 5)]
+    [0.005, 0.505, 1.0, 1.0]
+    """
+    return 1.0 if epochs <= 0 else min(1.0, (epoch + 0.01) / epochs)

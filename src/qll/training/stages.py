@@ -25,6 +25,7 @@ MAY_CHANGE = (
     "hardness",
     "learning_rate",
     "learning_rate_schedule",
+    "learning_rate_warm_up",
     "logic",
     "method",
     "options",
