@@ -81,7 +81,7 @@ class TrainConfig(_Record):
     batch_size: int = Field(default=512, ge=1)
     learning_rate: float = Field(default=1e-3, gt=0, allow_inf_nan=False)
     learning_rate_schedule: Literal["constant", "cosine"] = "constant"
-    # epochs over which the rate rises from 0, at the start of each stage: a full first step kills units
+    # epochs over which the rate rises from 0 in each stage: full first steps leave units dead
     learning_rate_warm_up: float = Field(default=0.0, ge=0, allow_inf_nan=False)
     weight_decay: float = Field(default=1e-4, ge=0, allow_inf_nan=False)
     alpha: float = Field(default=0.5, ge=0, allow_inf_nan=False)
