@@ -12,15 +12,15 @@ import qll
 from qll.bounds import modules
 from qll.bounds.modules import module_bounds
 from qll.data import load as load_data
-from qll.errors import InputError, NetworkError
+from qll.errors import InputError, NetworkError, QllError
 from qll.kernels.intervals import folded_intervals
 from qll.logics import logic as read_logic
 from qll.networks.models import create
 from qll.regions import Region
 from qll.training.config import TrainConfig, resolve
 from qll.training.feedback import Feedback
-from qll.training.initialise import threshold_first_convolution
-from qll.training.loop import Trainer, train
+from qll.training.initialise import ramp_first_convolution, threshold_first_convolution
+from qll.training.loop import Trainer, build_model, load_configured, train
 from qll.training.loss import reduce_losses
 from qll.training.progress import Silent
 from qll.training.stages import stages
@@ -139,6 +139,56 @@ def test_thresholds_ignore_what_the_perturbation_alone_can_cause() -> None:
 def test_thresholds_need_a_convolution() -> None:
     with pytest.raises(NetworkError, match="no convolution"):
         threshold_first_convolution(nn.Sequential(nn.Flatten(), nn.Linear(4, 2)), 0.1)
+
+
+def test_a_ramp_is_constant_on_the_boxes_of_dark_and_of_bright_pixels() -> None:
+    torch.manual_seed(0)
+    model = create("paper-mnist")
+    ramp_first_convolution(model, 0.2, 0.7)
+    for pixels, values in ((torch.tensor([0.0, 0.1, 0.2]), 0.0), (torch.tensor([0.7, 1.0]), 1.0)):
+        read = model[:3](pixels[:, None, None, None].expand(-1, 1, 28, 28))
+        difference = read[:, :2] - read[:, 2:]
+        inner = difference[..., 1:-1, 1:-1]  # away from the padding
+        assert torch.allclose(inner, torch.full_like(inner, values), atol=1e-6)
+    after = model[3].weight
+    assert torch.equal(after[:, 2:], -after[:, :2])
+    # two pixels of each cell of 2 x 2, on its diagonal
+    taps = model[1].weight[:2, 0].nonzero().tolist()
+    assert taps == [[0, 1, 1], [1, 2, 2]]
+
+
+def test_a_ramp_before_a_linear_layer() -> None:
+    model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(2 * 4, 3))
+    ramp_first_convolution(model, 0.1, 0.9)
+    low, high = model(torch.zeros(1, 1, 4, 4)), model(torch.full((1, 1, 4, 4), 0.1))
+    assert torch.allclose(low, high)
+    weight = model[3].weight.view(3, 2, 4)
+    assert torch.equal(weight[:, 1], -weight[:, 0])
+
+
+@pytest.mark.parametrize(
+    ("model", "ends", "message"),
+    [
+        (nn.Sequential(nn.Flatten(), nn.Linear(4, 2)), (0.1, 0.9), "no convolution"),
+        (nn.Sequential(nn.Conv2d(1, 3, 3), nn.Conv2d(3, 1, 1)), (0.1, 0.9), "in pairs"),
+        (nn.Sequential(nn.Conv2d(1, 2, 3)), (0.1, 0.9), "a layer after the first"),
+        (nn.Sequential(nn.Conv2d(1, 2, 3), nn.Conv2d(2, 1, 1)), (0.6, 0.4), "out of range"),
+    ],
+)
+def test_ramps_that_cannot_be(model: nn.Module, ends: tuple[float, float], message: str) -> None:
+    with pytest.raises(QllError, match=message):
+        ramp_first_convolution(model, *ends)
+
+
+@pytest.mark.parametrize("held", [True, False])
+def test_a_held_ramp_stays_and_the_rest_is_trained(held: bool) -> None:
+    asked = config(method="bound", initialisation="ramp", epochs=1, ramp={"held": held})
+    data = load_configured(asked)
+    begun = build_model(asked, data)
+    run = train(asked, data=data)
+    assert torch.equal(begun[1].weight, run.model[1].weight) is held
+    assert torch.equal(begun[1].bias, run.model[1].bias) is held
+    assert not torch.equal(begun[3].weight, run.model[3].weight)
 
 
 # --- intervals in kernels against the plain ones ---

@@ -45,6 +45,15 @@ class RampConfig(_Record):
         return Ramp(self.start, self.end, self.epochs, self.delay, self.geometric)
 
 
+class PixelRamp(_Record):
+    """Initialisation by ramps (``qll.training.initialise``): from ``low`` (the trained epsilon) to
+    ``high`` (1 - low), in input units. ``held``: the first convolution is not trained."""
+
+    low: float | None = None
+    high: float | None = None
+    held: bool = True
+
+
 class TrainConfig(_Record):
     """One training run. ``logic`` is ``baseline`` for training on the prediction alone."""
 
@@ -74,7 +83,8 @@ class TrainConfig(_Record):
     validation: int = Field(default=0, ge=0)
     network: str = "paper-mnist"
     network_options: dict[str, Any] = Field(default_factory=dict)
-    initialisation: Literal["default", "threshold"] = "default"
+    initialisation: Literal["default", "threshold", "ramp"] = "default"
+    ramp: PixelRamp = PixelRamp()
 
     # optimisation
     epochs: int = Field(default=100, ge=0, lt=_LIST_END)

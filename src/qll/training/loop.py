@@ -26,7 +26,7 @@ from qll.training.balance import Balance
 from qll.training.checks import check_device, check_network, check_same, split_rows
 from qll.training.config import TrainConfig, check_property
 from qll.training.feedback import Feedback, joined
-from qll.training.initialise import threshold_first_convolution
+from qll.training.initialise import initialise
 from qll.training.loss import PropertyTerm, combine, reduce_losses
 from qll.training.methods import METHODS, Method, Setup, Step
 from qll.training.prediction import correct_predictions, prediction_loss
@@ -124,8 +124,7 @@ def build_model(config: TrainConfig, data: DataSet) -> nn.Module:
     }
     with seeded(config.seed, "init"):
         model = create(config.network, **{**shape, **config.network_options})
-        if config.initialisation == "threshold":
-            threshold_first_convolution(model, config.parameters.get("epsilon", 0.0))
+        initialise(model, config)
     return model.to(config.device)
 
 
