@@ -98,6 +98,10 @@ def describe(config: TrainConfig) -> str:
             part += f" (attacks of {options['steps']} steps)"
         parts.append(part)
     text = ", then ".join(parts)
+    if config.logic != "qll:5":
+        text = f"{config.logic}, {text}"
+    if config.initialisation != "default":
+        text += f", from {config.initialisation}s"
     if config.surrogate:
         text += f", {config.surrogate} at {config.reach:g} epsilon"
     if rule := config.options.get("rule"):

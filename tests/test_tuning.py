@@ -70,8 +70,9 @@ def test_the_first_trials_are_the_methods_as_they_come(tmp_path: Path) -> None:
     assert "alpha" not in points[0].settings and "alpha" in points[2].settings
 
 
+@pytest.mark.parametrize("initialisation", ["default", "ramp"])
 @pytest.mark.parametrize("method", [*METHODS, "projected"])
-def test_every_choice_of_the_space_is_a_configuration(method: str) -> None:
+def test_every_choice_of_the_space_is_a_configuration(method: str, initialisation: str) -> None:
     class Trial:
         def suggest_categorical(self, name: str, options: list[str]) -> str:
             assert method in options
@@ -80,10 +81,13 @@ def test_every_choice_of_the_space_is_a_configuration(method: str) -> None:
         def suggest_float(self, name: str, low: float, high: float, log: bool = False) -> float:
             return (low + high) / 2
 
-    base = config().base
+    base = config(settings=(f"initialisation={initialisation}",)).base
     settings = suggest_settings(Trial(), [method], base)
     found = build({**base(method).model_dump(), **settings})
     assert found.method == method
+    if initialisation == "ramp":
+        assert found.ramp.low is not None and found.ramp.high is not None
+        assert found.parameters["epsilon"] <= found.ramp.low < found.ramp.high < 1
     assert (found.reach > 1.5) is (method == "projected")
 
 
