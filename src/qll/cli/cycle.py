@@ -34,7 +34,9 @@ def cycle(
     epochs: Annotated[int | None, typer.Option(help="Epochs of the first round.")] = None,
     more_epochs: Annotated[int, typer.Option(help="Epochs of every later round.")] = 5,
     method: Annotated[str, typer.Option(help="How the property becomes a loss.")] = "small-box",
-    logic: Annotated[str, typer.Option(help="qll:5, dl2, ...")] = "qll:5",
+    logic: Annotated[
+        str | None, typer.Option(help="qll:5, dl2, ...; without it, what the method's recipe says.")
+    ] = None,
     timeout: Annotated[float | None, typer.Option(help="Seconds for one proof.")] = None,
     jobs: Annotated[int, typer.Option(help="Processes that verify; 0: one for each core.")] = 0,
     seed: Annotated[int, typer.Option(help="Seeds every random stream.")] = 0,
@@ -66,11 +68,11 @@ def cycle(
     from qll.cycle.loop import cycle as run
     from qll.networks import load as load_network
     from qll.networks.trainable import to_module
-    from qll.training.config import resolve
+    from qll.training.config import default_logic, resolve
     from qll.training.progress import console_reporter
 
     options = {
-        "logic": logic,
+        "logic": logic or default_logic(prop, data, method),
         "method": method,
         "epochs": 10 if epochs is None else epochs,
         "seed": seed,

@@ -126,7 +126,7 @@ def _resolved(
     settings: list[str],
 ) -> TrainConfig:
     from qll.errors import InputError
-    from qll.training.config import read_config, resolve
+    from qll.training.config import default_logic, read_config, resolve
 
     held = read_config(config) if config is not None else {}
     prop, data = prop or held.get("property"), data or held.get("data")
@@ -142,7 +142,8 @@ def _resolved(
                 fix=f"write {example}",
             )
     if given["logic"] is None and "logic" not in held:
-        given = {**given, "logic": "qll:5"}
+        method = str(given.get("method") or held.get("method") or "attack")
+        given = {**given, "logic": default_logic(str(prop), str(data), method)}
     return resolve(str(prop), str(data), file=config, options=given, settings=settings)
 
 

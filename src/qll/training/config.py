@@ -290,6 +290,11 @@ def method_defaults(prop: str, data: str, method: str) -> dict[str, Any]:
     return values
 
 
+def default_logic(prop: str, data: str, method: str) -> str:
+    """The logic of whoever names a method and no logic: what the method's recipe says, else QLL."""
+    return str(method_defaults(prop, data, method).get("logic", "qll:5"))
+
+
 def _default_tables() -> dict[str, Any]:
     text = resources.files("qll.training").joinpath("defaults.toml").read_text(encoding="utf-8")
     return tomllib.loads(text)

@@ -23,7 +23,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from qll.errors import InputError, MissingExtra, QllError, RunError
 from qll.files import write_json
 from qll.metrics import prediction_accuracy
-from qll.training.config import TrainConfig, build, resolve
+from qll.training.config import TrainConfig, build, default_logic, resolve
 from qll.training.loop import Trainer, load_configured
 from qll.training.progress import Silent
 from qll.training.run import RunFolder
@@ -51,9 +51,8 @@ class TuneConfig(BaseModel):
 
     def base(self, method: str) -> TrainConfig:
         """What a trial of this method starts from."""
-        options = {**self.options, "method": method}
-        if method != "attack" and "logic" not in options:
-            options["logic"] = "qll:5"
+        usual = default_logic(self.property, self.data, method)
+        options = {"logic": usual, **self.options, "method": method}
         return resolve(self.property, self.data, options=options, settings=self.settings)
 
 
