@@ -47,12 +47,10 @@ class RampConfig(_Record):
 
 class PixelRamp(_Record):
     """Initialisation by ramps (``qll.training.initialise``): from ``low`` (the trained epsilon) to
-    ``high`` (1 - low), in input units; ``pixels`` are those of a stride's cell that are read first.
-    ``held``: the first convolution is not trained."""
+    ``high`` (1 - low), in input units. ``held``: the first convolution is not trained."""
 
     low: float | None = None
     high: float | None = None
-    pixels: Literal["diagonal", "row"] = "diagonal"
     held: bool = True
 
 

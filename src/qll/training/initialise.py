@@ -30,8 +30,7 @@ def initialise(model: nn.Module, config: TrainConfig) -> None:
     if config.initialisation == "ramp":
         ramp = config.ramp
         low = config.reach * epsilon if ramp.low is None else ramp.low
-        high = 1 - low if ramp.high is None else ramp.high
-        ramp_first_convolution(model, low, high, by_row=ramp.pixels == "row")
+        ramp_first_convolution(model, low, 1 - low if ramp.high is None else ramp.high)
         if ramp.held:
             hold_first_convolution(model)
 
@@ -56,15 +55,9 @@ def threshold_first_convolution(model: nn.Module, epsilon: float) -> None:
 
 
 @torch.no_grad()
-def ramp_first_convolution(
-    model: nn.Module, low: float, high: float, *, by_row: bool = False
-) -> None:
+def ramp_first_convolution(model: nn.Module, low: float, high: float) -> None:
     """Channel k rises from ``low``, channel k + half of them from ``high``, on the same pixel; the
-    layer after it starts by taking their difference, which goes from 0 to 1.
-
-    With channels for some of the pixels only, those on the diagonal of a stride's cell are read,
-    which lie farthest apart, or those of its first row.
-    """
+    layer after it starts by taking their difference, which goes from 0 to 1."""
     if not 0 <= low < high <= 1:
         raise InputError(
             "the ramp of the first convolution is out of range",
@@ -75,7 +68,7 @@ def ramp_first_convolution(
     first = _First(model)
     channels = first.convolution.out_channels
     half = channels // 2
-    cell = first.cell() if by_row else first.diagonal_first()
+    cell = first.diagonal_first()
     if channels % 2:
         raise NetworkError(
             "ramps take the channels of the first convolution in pairs",
@@ -138,7 +131,8 @@ class _First:
         ]
 
     def diagonal_first(self) -> list[tuple[int, int, int]]:
-        """The same, pixels of the diagonal before the others."""
+        """The same, pixels of the diagonal before the others: where there are channels for some
+        only, these lie farthest apart."""
         cell = self.cell()
         _, top, left = cell[0]
         return sorted(cell, key=lambda tap: tap[1] - top != tap[2] - left)

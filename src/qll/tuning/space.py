@@ -34,8 +34,7 @@ def suggest_settings(
     if usual.initialisation == "ramp":  # where pixels count as dark and as bright
         low = usual.parameters.get("epsilon", 0.0) * trial.suggest_float("ramp_low", 1.0, 1.4)
         high = low + (1 - low) * trial.suggest_float("ramp_rise", 0.2, 0.9)
-        ramp = {"low": round(low, 4), "high": round(high, 4)}
-        settings["ramp"] = {**usual.ramp.model_dump(), **ramp}
+        settings["ramp"] = {"low": round(low, 4), "high": round(high, 4)}
     if method == "attack":
         # Short attacks: the schedule follows Croce and Hein, which makes them as strong.
         settings["attack"] = "apgd:8,restarts=0"
