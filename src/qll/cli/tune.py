@@ -88,7 +88,8 @@ def dials(settings: dict[str, Any]) -> str:
     >>> dials({"method": "mixed", "logic": "qll:5", "alpha": 0.25, "options": {"share": 0.1}})
     'qll:5, alpha 0.25, share 0.1'
     """
-    flat = {**settings, **settings.get("options", {})}
+    ramp = {f"ramp {end}": value for end, value in settings.get("ramp", {}).items()}
+    flat = {**settings, **settings.get("options", {}), **ramp}
     numbers = [f"{k} {v:.3g}" for k, v in flat.items() if isinstance(v, float)]
     first = settings["stages"][0].get("share") if settings.get("stages") else None
     stage = [f"attack for {100 * first:.0f} % first"] if first is not None else []
