@@ -89,12 +89,10 @@ def _refusal(problem: Problem) -> str | None:
 
 
 def _plan(model: nn.Module, shape: tuple[int, ...]) -> NetworkPlan | None:
+    from qll.kernels.forward import module_key
     from qll.kernels.network import plan_network
 
-    # A layer that was replaced, or moved to another type, needs a new plan.
-    parts = tuple(id(module) for module in model.modules())
-    tensors = tuple((id(p), p.dtype, p.device) for p in model.parameters())
-    key = (shape, parts, tensors)
+    key = module_key(model, shape)
     known = _plans.setdefault(model, {})
     if key not in known:
         known.clear()

@@ -155,7 +155,9 @@ class ModuleBounds:
             low, high = (end.flatten(1).unsqueeze(1) for end in self.boxes[k])
             unstable = (low < 0) & (high > 0)
             width = torch.where(unstable, high - low, torch.ones_like(low))
-            chord = torch.where(unstable, high / width, (low >= 0).to(low.dtype))
+            # A bound that is no number says nothing: it must not pass for a neuron that is off.
+            off = torch.where(high <= 0, 0.0, torch.nan)
+            chord = torch.where(unstable, high / width, torch.where(low >= 0, 1.0, off))
             # The slope below is a choice: 1 where the positive side is larger. It is held fixed.
             slope = torch.where(unstable, (high > -low).to(low.dtype), chord).detach()
             falling = rows.clamp(max=0.0)

@@ -23,6 +23,7 @@ from qll.kernels.network import NetworkPlan, build_plan
 from qll.kernels.recognise import Shape
 from qll.kernels.spans import Span, spans_of
 from qll.kernels.threads import in_parts
+from qll.networks.hooks import is_altered
 
 # A first convolution with more weights than this is left to torch, which is good at those.
 _MOST_WEIGHTS = 512
@@ -39,7 +40,7 @@ def training_forward(module: nn.Module, x: Tensor) -> Callable[[Tensor], Tensor]
     there is one and numba is there, otherwise the module itself."""
     if not available() or _is_hooked(module):
         return module
-    key = module_key(module, x)
+    key = module_key(module, tuple(x.shape[1:]))
     known = _known.setdefault(module, {})
     if key not in known:
         known.clear()
@@ -47,12 +48,13 @@ def training_forward(module: nn.Module, x: Tensor) -> Callable[[Tensor], Tensor]
     return known[key] or module
 
 
-def module_key(module: nn.Module, x: Tensor) -> tuple[Any, ...]:
+def module_key(module: nn.Module, shape: Shape) -> tuple[Any, ...]:
     """What a plan depends on: a layer that was replaced, or moved to another type, needs a new
     one."""
-    parts = tuple(id(part) for part in module.modules())
+    every = module.named_modules(remove_duplicate=False)
+    parts = tuple((name, id(part), is_altered(part)) for name, part in every)
     tensors = tuple((id(p), p.dtype, p.device) for p in module.parameters())
-    return tuple(x.shape[1:]), parts, tensors
+    return shape, parts, tensors
 
 
 def _is_hooked(module: nn.Module) -> bool:

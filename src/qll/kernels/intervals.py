@@ -34,7 +34,7 @@ def folded_intervals(module: nn.Module, lower: Tensor, upper: Tensor) -> Ends | 
     plain = lower.dtype == torch.float32 and lower.device.type == "cpu" and len(lower) > 0
     if not available() or not plain or lower.requires_grad or upper.requires_grad:
         return None
-    key = module_key(module, lower)
+    key = module_key(module, tuple(lower.shape[1:]))
     known = _known.setdefault(module, {})
     if key not in known:
         known.clear()

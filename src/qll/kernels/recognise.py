@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from qll.networks.hooks import is_altered
 from qll.networks.models import Normalize
 
 Shape = tuple[int, ...]
@@ -166,9 +167,11 @@ def recognise(
     shape = tuple(input_shape)
     pieces: list[Piece] = []
     for leaf in _leaves(module):
-        if isinstance(leaf, nn.Identity | nn.Dropout | nn.Dropout2d):
+        if is_altered(leaf):
+            return None
+        if type(leaf) in (nn.Identity, nn.Dropout, nn.Dropout2d):
             continue
-        if isinstance(leaf, nn.ReLU):
+        if type(leaf) is nn.ReLU:
             pieces.append(Rectifier())
             continue
         piece = _affine(leaf, shape)
@@ -180,10 +183,13 @@ def recognise(
 
 
 def _leaves(module: nn.Module) -> Iterator[nn.Module]:
-    """A ``Sequential`` that keeps its ``forward`` runs its parts one after the other."""
-    if isinstance(module, nn.Sequential) and type(module).forward is nn.Sequential.forward:
-        for child in module.children():
-            yield from _leaves(child)
+    """A ``Sequential`` that keeps its ``forward`` runs its parts one after the other; a part may
+    stand in it more than once, which ``children()`` would hide."""
+    plain = isinstance(module, nn.Sequential) and type(module).forward is nn.Sequential.forward
+    if plain and not is_altered(module):
+        for child in module._modules.values():
+            if child is not None:
+                yield from _leaves(child)
     else:
         yield module
 
@@ -195,28 +201,25 @@ def _plain_tensors(module: nn.Module) -> bool:
 
 
 def _affine(leaf: nn.Module, shape: Shape) -> AffineLayer | None:
-    if _has_hooks(leaf):
-        return None
+    # A subclass may compute anything: what is known is the class itself.
     match leaf:
         case nn.Linear() if type(leaf) is nn.Linear and len(shape) == 1:
             return Dense(leaf)
-        case nn.Flatten() if leaf.start_dim == 1 and leaf.end_dim in (-1, len(shape)):
+        case nn.Flatten() if (
+            type(leaf) is nn.Flatten and leaf.start_dim == 1 and leaf.end_dim in (-1, len(shape))
+        ):
             return Reshape(shape, (math.prod(shape),))
         case nn.Conv2d() if type(leaf) is nn.Conv2d and len(shape) == 3:
             return _convolution(leaf, shape)
-        case nn.AvgPool2d() if len(shape) == 3:
+        case nn.AvgPool2d() if type(leaf) is nn.AvgPool2d and len(shape) == 3:
             return _pooling(leaf, shape)
-        case nn.BatchNorm2d() if len(shape) == 3 and leaf.running_mean is not None:
-            return Scale(leaf, shape)
-        case nn.BatchNorm1d() if len(shape) == 1 and leaf.running_mean is not None:
-            return Scale(leaf, shape)
+        case nn.BatchNorm2d() if type(leaf) is nn.BatchNorm2d and len(shape) == 3:
+            return Scale(leaf, shape) if leaf.running_mean is not None else None
+        case nn.BatchNorm1d() if type(leaf) is nn.BatchNorm1d and len(shape) == 1:
+            return Scale(leaf, shape) if leaf.running_mean is not None else None
         case Normalize() if type(leaf) is Normalize and leaf.mean.numel() in (1, shape[0]):
             return Scale(leaf, shape)
     return None
-
-
-def _has_hooks(leaf: nn.Module) -> bool:
-    return bool(leaf._forward_hooks or leaf._forward_pre_hooks)
 
 
 def _pair(value: int | tuple[int, ...]) -> tuple[int, int]:

@@ -19,6 +19,7 @@ from torch import nn
 
 from qll.errors import NetworkError
 from qll.networks.graph import Graph, GraphBuilder
+from qll.networks.hooks import is_altered
 from qll.networks.layers import Constant, Layer, Shape
 from qll.networks.models import Normalize
 
@@ -171,11 +172,6 @@ def evaluation_mode(module: nn.Module) -> Iterator[None]:
             part.training = mode
 
 
-def _has_hooks(layer: nn.Module) -> bool:
-    """A hook may change the layer's value, and a trace does not see it."""
-    return bool(layer._forward_hooks or layer._forward_pre_hooks)
-
-
 def _refuse_unknown(
     traced: Any, modules: dict[str, nn.Module], known: Any, functions: Any, methods: Any
 ) -> None:
@@ -183,14 +179,16 @@ def _refuse_unknown(
     for node in traced.nodes:
         taken = {
             "call_module": lambda n: (
-                type(modules[str(n.target)]) in known and not _has_hooks(modules[str(n.target)])
+                type(modules[str(n.target)]) in known and not is_altered(modules[str(n.target)])
             ),
             "call_function": lambda n: n.target in functions,
             "call_method": lambda n: n.target in methods,
         }.get(node.op)
         if taken is not None and not taken(node):
-            hooked = node.op == "call_module" and _has_hooks(modules[str(node.target)])
-            kind = describe(node, modules) + (" with a hook" if hooked else "")
+            hooked = node.op == "call_module" and is_altered(modules[str(node.target)])
+            kind = describe(node, modules) + (
+                " with a hook or a forward of its own" if hooked else ""
+            )
             unknown.append(f"{kind} (layer '{node.name}')")
     if unknown:
         names = sorted({kind.__name__ for kind in known})

@@ -185,7 +185,8 @@ def _ties(rows: Tensor, offsets: Tensor) -> list[tuple[int, int, int, int]]:
 
 def _last_linear(model: nn.Module) -> nn.Linear:
     """The last layer, which must be linear and read a ReLU's output."""
-    leaves = [m for m in model.modules() if not list(m.children())]
+    every = [m for _, m in model.named_modules(remove_duplicate=False)]
+    leaves = [m for m in every if not list(m.children())]
     if (
         len(leaves) < 2
         or not isinstance(leaves[-1], nn.Linear)
