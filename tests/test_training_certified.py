@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import pytest
 import torch
@@ -118,6 +119,31 @@ def test_the_soft_quantifier_runs_from_the_mean_to_the_worst() -> None:
     assert float(reduce_losses(losses, None, 2.0)) == pytest.approx(
         math.log(sum(math.exp(2 * v) for v in losses.tolist()) / 3) / 2
     )
+
+
+@pytest.mark.parametrize("method", ["bound", "mixed", "small-box"])
+def test_a_property_without_an_epsilon_is_trained(method: str, tmp_path: Path) -> None:
+    rule = tmp_path / "box.qll"
+    rule.write_text("outputs 6\nforall x in box(0, 1): not (y[0] >= 0 and y[5] >= 0)\n")
+    asked = resolve(
+        str(rule),
+        "dice-rendered",
+        options={"logic": "qll:5", "method": method, "epochs": 1, "data_options": SMALL},
+    )
+    assert train(asked).rows[0]["property_loss"] is not None
+
+
+def test_reach_is_a_multiple_of_an_epsilon_from_the_text(tmp_path: Path) -> None:
+    rule = tmp_path / "mine.qll"
+    rule.write_text(
+        "outputs 6\nparameter epsilon: input = 0.03\n"
+        "forall x in ball(x0, epsilon) and range(0, 1): not (y[0] >= 0 and y[5] >= 0)\n"
+    )
+    asked = resolve(str(rule), "dice-rendered", options={"method": "small-box", "reach": 2.0})
+    assert asked.trained_property(6).value_of("epsilon") == pytest.approx(0.06)
+    assert asked.judged_property(6).value_of("epsilon") == 0.03
+    other = resolve(str(rule), "dice-rendered", options={"method": "projected", "reach": 3.0})
+    assert other.trained_property(6).value_of("epsilon") == pytest.approx(0.09)
 
 
 # --- the threshold start ---

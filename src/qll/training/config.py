@@ -166,11 +166,16 @@ class TrainConfig(_Record):
             return prop.with_parameters(**self.measured)
         return prop
 
+    def own_epsilon(self) -> float | None:
+        """The property's epsilon, from its text where nothing else is said; None if it has none.
+        ``reach`` is a multiple of it."""
+        return self.parameters.get("epsilon", load(self.property).values.get("epsilon"))
+
     def trained_property(self, outputs: int) -> Property:
         """The formula of the loss: as published where the published runs differ."""
         parameters = dict(self.parameters)
-        if "epsilon" in parameters:
-            parameters["epsilon"] *= self.reach
+        if (epsilon := self.own_epsilon()) is not None:
+            parameters["epsilon"] = epsilon * self.reach
         if self.surrogate is not None:
             prop = load(self.surrogate, outputs=outputs)
             declared = {p.name for p in prop.specification.parameters}

@@ -24,7 +24,7 @@ _NOISE = 0.02
 
 def initialise(model: nn.Module, config: TrainConfig) -> None:
     """The start that a run names; the network's own, where it names none."""
-    epsilon = config.parameters.get("epsilon", 0.0)
+    epsilon = config.own_epsilon() or 0.0
     if config.initialisation == "threshold":
         threshold_first_convolution(model, epsilon)
     if config.initialisation == "ramp":

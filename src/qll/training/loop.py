@@ -163,7 +163,7 @@ class _Part:
         if config.hardness is not None and logic is not None:
             logic = logic.harden(config.hardness.ramp().at(passed))
         ramp = None if config.epsilon is None else config.epsilon.ramp()
-        if ramp is None and config.warm_up:
+        if ramp is None and config.warm_up and "epsilon" in prop.values:
             end = prop.value_of("epsilon")
             # The first epoch has a little of it already: at 0 a bound says nothing of the network.
             rise = max(round(config.warm_up * self.stage.length), 1)
@@ -426,7 +426,7 @@ class Trainer:
         config = next(p for p in self.parts if epoch < p.stage.last).config
         if config.hardness is not None and logic is not None:
             row["hardness"] = logic.hardness
-        if config.epsilon is not None or config.warm_up:
+        if (config.epsilon is not None or config.warm_up) and "epsilon" in prop.values:
             row["epsilon"] = prop.value_of("epsilon")
         if len(self.parts) > 1:
             row["method"] = config.method

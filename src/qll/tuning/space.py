@@ -32,7 +32,7 @@ def suggest_settings(
     else:  # another property is trained, whose best epsilon is not known
         settings["reach"] = trial.suggest_float("surrogate_reach", 1.0, 5.0)
     if usual.initialisation == "ramp":  # where pixels count as dark and as bright
-        low = usual.parameters.get("epsilon", 0.0) * trial.suggest_float("ramp_low", 1.0, 1.4)
+        low = (usual.own_epsilon() or 0.0) * trial.suggest_float("ramp_low", 1.0, 1.4)
         high = low + (1 - low) * trial.suggest_float("ramp_rise", 0.2, 0.9)
         settings["ramp"] = {"low": round(low, 4), "high": round(high, 4)}
     if method == "attack":
