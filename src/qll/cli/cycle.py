@@ -7,15 +7,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from qll.cli.records import record
+
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from qll.cycle.loop import Round
+    from qll.cycle.records import Round
 
 EXIT_NOT_MET = 11
 
 
 def cycle(
+    context: typer.Context,
     prop: Annotated[
         str, typer.Argument(metavar="PROPERTY", help="A shipped property or a .qll file.")
     ],
@@ -59,6 +62,7 @@ def cycle(
 
     console = Console(highlight=False)
     workers = jobs or os.cpu_count() or 1
+    _refuse_idle_options(context, _OF_DATA if data is None else _OF_REPAIR, data is None)
     if data is None:
         _repair(console, prop, network, budget, out, timeout, workers, seed, decision)
         return
@@ -79,7 +83,9 @@ def cycle(
         "data_dir": data_dir,
     }
     train = resolve(prop, data, options=options, settings=settings or [])
-    config = CycleConfig(
+    config = record(
+        CycleConfig,
+        {"asked": "count"},
         train=train,
         target=target,
         budget=seconds_of(budget),
@@ -111,10 +117,38 @@ def cycle(
         raise typer.Exit(EXIT_NOT_MET)
 
 
+# Options that mean nothing without --data, and with it.
+_OF_DATA = (
+    "target", "resume", "count", "feedback", "epochs", "more_epochs", "method", "logic", "data_dir",
+    "settings",
+)  # fmt: skip
+_OF_REPAIR = ("decision",)
+
+
+def _refuse_idle_options(context: typer.Context, idle: tuple[str, ...], repairs: bool) -> None:
+    from qll.errors import InputError
+
+    given = [
+        name
+        for name in idle
+        if (source := context.get_parameter_source(name)) and source.name == "COMMANDLINE"
+    ]
+    if given:
+        option = "--set" if given[0] == "settings" else "--" + given[0].replace("_", "-")
+        raise InputError(
+            f"{option} says nothing here",
+            expected="options of a repair (--network without --data)"
+            if repairs
+            else "options of a cycle of training (--data)",
+            found=option,
+            fix=f"leave {option} out" + (", or pass --data" if repairs else ""),
+        )
+
+
 def describe(found: Round) -> str:
     """One round in a line.
 
-    >>> from qll.cycle.loop import Round
+    >>> from qll.cycle.records import Round
     >>> describe(Round(number=1, epochs=3, pacc=0.9, csat=0.5, limit=0.9, verified=5, falsified=4,
     ...     unknown=1, open_training=2, witnesses=2, seconds=10))
     'round 1: PAcc 90.0 %, proved 50.0 % (5 verified, 4 falsified, 1 unknown), 10 s'
@@ -177,10 +211,11 @@ def _repair(
             fix="write --data mnist to train, or --network net.onnx to repair a network",
         )
     handle = load_network(network)
-    config = Repair(
+    config = record(
+        Repair,
         budget=seconds_of(budget),
         timeout=300.0 if timeout is None else timeout,
-        decision=choice(decision, "repair", "decision", ("max", "min")),  # type: ignore[arg-type]
+        decision=choice(decision, "repair", "decision", ("max", "min")),
         jobs=jobs,
         seed=seed,
     )
@@ -194,11 +229,15 @@ def _repair(
     rule = load(prop, outputs=handle.output_size)
     result, _ = repair(rule, handle, config, out, on_round=tell)
     console.print(f"\n{result.status} after {result.rounds} rounds, {result.seconds:.0f} s")
+    same = change = "it obeyed at no sampled point"
+    if result.agreement is not None and result.output_change is not None:
+        same = f"{100 * result.agreement:.2f} %"
+        change = f"{100 * result.output_change:.1f} % of their spread"
     lines = [
         ("weights moved, relative to their norm", f"{100 * result.moved:.3f} %"),
         ("of the way that training went", f"{100 * result.step_back:.0f} %"),
-        ("same decision where the original obeyed", f"{100 * result.agreement:.2f} %"),
-        ("mean change of its outputs there", f"{100 * result.output_change:.1f} % of their spread"),
+        ("same decision where the original obeyed", same),
+        ("mean change of its outputs there", change),
         ("sampled points that violate: before", f"{100 * result.violated_before:.3f} %"),
         ("                             after", f"{100 * result.violated_after:.3f} %"),
     ]
@@ -209,6 +248,8 @@ def _repair(
         "refused": "the independent checker refused the proof",
         "not asked": "certificates, which 'qll audit' checks",
     }[result.checker]
+    if result.status != "verified" and result.checker == "not asked":
+        said = "the network is not proved, so there is no certificate"
     console.print(f"{out}: model.onnx, repair.json; {said}")
     if result.status != "verified":
         raise typer.Exit(EXIT_NOT_MET)

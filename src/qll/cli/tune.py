@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from qll.cli.records import record
+
 if TYPE_CHECKING:
     from qll.tuning import Point
 
@@ -47,7 +49,8 @@ def tune(
     for name in method or []:
         METHODS[name]  # names one that does not exist
     options = {"epochs": epochs, "validation": validation, "data_dir": data_dir}
-    config = TuneConfig(
+    config = record(
+        TuneConfig,
         property=prop,
         data=data,
         options={k: v for k, v in options.items() if v is not None},
@@ -66,8 +69,12 @@ def tune(
             f"CSat {100 * point.csat:.1f} %{mark}"
         )
 
-    points = run(config, out, on_trial=tell)
-    table = Table(title=f"The front, on {validation} validation images ({regions} verified)")
+    def tell_failure(trial: int, reason: str) -> None:
+        console.print(f"trial {trial}: no result. {reason}", markup=False)
+
+    points = run(config, out, on_trial=tell, on_failure=tell_failure)
+    verified = min(regions, validation)
+    table = Table(title=f"The front, on {validation} validation images ({verified} verified)")
     for column in ("trial", "PAcc", "CSat", "method", "settings"):
         table.add_column(column, justify="right" if column in ("trial", "PAcc", "CSat") else "left")
     for point in sorted((p for p in points if p.on_front), key=lambda p: -p.pacc):

@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Mapping
 from copy import deepcopy
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -27,6 +27,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
 from qll.cycle.budget import Budget, decide_within, share, tally
+from qll.cycle.records import CycleResult, Ending, Round, Saving, digest
 from qll.data.base import DataSet
 from qll.errors import RunError
 from qll.files import exclusive, read_json, write_json
@@ -43,7 +44,6 @@ from qll.verify.api import Problem
 from qll.verify.condition import substitute
 from qll.verify.possible import possible
 
-Ending = Literal["met", "out of budget", "stalled", "rounds"]
 # Witnesses that are kept from round to round; the newest.
 _MOST_WITNESSES = 2_000
 # A first guess at the seconds that a region takes, until a round has measured it.
@@ -70,35 +70,6 @@ class CycleConfig(BaseModel):
     most_rounds: int = Field(default=50, ge=1)
     patience: int = Field(default=4, ge=1)
     jobs: int = Field(default=1, ge=1)
-
-
-class Round(BaseModel):
-    """One finished round. ``limit`` is the share of asked regions that the network satisfies at the
-    data point itself: CSat cannot be more."""
-
-    number: int
-    epochs: int
-    pacc: float
-    csat: float
-    limit: float
-    verified: int
-    falsified: int
-    unknown: int
-    open_training: int
-    witnesses: int
-    agreement: float | None = None  # with the decisions of the network it began from
-    seconds: float
-
-
-class CycleResult(BaseModel):
-    ending: Ending
-    rounds: tuple[Round, ...]
-    best: int  # the number of the round whose network was kept
-    seconds: float
-
-    @property
-    def chosen(self) -> Round:
-        return next(r for r in self.rounds if r.number == self.best)
 
 
 def cycle(
@@ -133,7 +104,8 @@ class _Cycle:
         on_round: Callable[[Round], None] | None,
     ) -> None:
         self.config, self.folder, self.data, self.start = config, folder, data, start
-        self.reporter, self.on_round = reporter, on_round
+        self.reporter, self.on_round = Saving(reporter, lambda: self._save(None)), on_round
+        self.origin = None if start is None else digest(start)
         self.rounds: list[Round] = []
         self.spent = 0.0
         # One check of everything that can be wrong with the training part, before any work.
@@ -142,6 +114,9 @@ class _Cycle:
         self.train_rows = trainer.train_rows
         count = min(config.asked, len(data.test))
         self.asked = data.test.batch(slice(0, count))
+        # What the verifier does not take is said now, not after a round of training.
+        x, labels = (part[:1] for part in self.asked)
+        self._problem(trainer.model.eval(), x, labels, None).query(0)
 
     # --- before the first round ---
 
@@ -207,6 +182,14 @@ class _Cycle:
                         found=str(asked.get(key)),
                         fix="resume without changing it, or start a new cycle with another --out",
                     )
+            if resume and held.get("network") != self.origin:
+                raise RunError(
+                    "the cycle in this folder began from another network",
+                    where=str(path),
+                    expected="the network that it began from",
+                    found="another one" if self.origin else "none",
+                    fix="pass the same --network, or start a new cycle with another --out",
+                )
             self.rounds = [Round.model_validate(row) for row in held.get("rounds", [])]
             self.spent = float(held.get("spent", 0.0))
         else:
@@ -234,7 +217,7 @@ class _Cycle:
                 where=str(self.folder),
                 expected="time for at least one epoch and its proofs",
                 found=f"{self.config.budget:g} s",
-                fix="raise --budget and resume, or lower --epochs and --count",
+                fix="raise --budget and resume, or begin in another --out with fewer --epochs",
             )
         return self._finish(ending)
 
@@ -439,6 +422,7 @@ class _Cycle:
             self.folder / "cycle.json",
             {
                 "asked": self.config.model_dump(mode="json"),
+                "network": self.origin,
                 "rounds": [r.model_dump() for r in self.rounds],
                 "spent": self.budget.used,
                 "ending": ending,

@@ -42,6 +42,8 @@ from qll.training.loss import property_term
 from qll.training.streams import generator, stream_seed
 from qll.verify.api import Problem, decide_all
 from qll.verify.certificate import SUFFIX
+from qll.verify.condition import substitute
+from qll.verify.possible import possible
 from qll.verify.verdict import Status, Verdict
 
 Parameters = dict[str, Tensor]
@@ -50,6 +52,8 @@ _WITNESSES = 64
 # Checking may take this many times the proof's own time (measured on ACAS Xu: about 5).
 _CHECKING = 6.0
 _JUDGED = 100_000
+# Points of the box at which it is asked whether any outputs satisfy the property.
+_LOOKED_AT = 200
 # Hardness of the property's loss, in units of the outputs' own spread.
 _HARDNESS = 20.0
 
@@ -88,8 +92,8 @@ class RepairResult(BaseModel):
     rounds: int
     step_back: float
     moved: float
-    agreement: float
-    output_change: float
+    agreement: float | None  # None: the original obeys at no sampled point
+    output_change: float | None
     violated_before: float
     violated_after: float
     seconds: float
@@ -117,7 +121,10 @@ def repair(
     """The result, and the ONNX of the network: proved iff ``status`` is ``verified``."""
     config = config or Repair()
     _check_box(prop)
+    if out is not None:
+        _check_new(Path(out))
     work = _Repair(prop, network, config, None if out is None else Path(out), on_round)
+    work.check_possible()
     if out is None:
         return work.run()
     Path(out).mkdir(parents=True, exist_ok=True)
@@ -125,13 +132,26 @@ def repair(
         return work.run()
 
 
+def _check_new(folder: Path) -> None:
+    """Evidence of another network beside this one's would be read as this one's."""
+    for name in ("repair.json", "cycle.json", "certificates"):
+        if (folder / name).exists():
+            raise RunError(
+                "this folder holds results already",
+                where=str(folder),
+                expected="a new folder: a repair is not resumed",
+                found=name,
+                fix="choose another folder with --out",
+            )
+
+
 def _check_box(prop: Property) -> None:
     if prop.uses_labels or prop.sources - {"y", "x"} or "x0" in _region_sources(prop):
         raise InputError(
             f"property '{prop.name}' speaks of data points",
             expected="a property of one box, such as 'forall x in box([...], [...]): ...'",
-            found="labels, or a ball around a data point",
-            fix="train it with qll cycle PROPERTY --data NAME instead",
+            found="labels, a second point, or a ball around a data point",
+            fix="state it for a box of inputs; with labels or a ball, train it with --data NAME",
         )
 
 
@@ -182,6 +202,22 @@ class _Repair:
 
     def _inputs(self, x: Tensor) -> dict[str, Tensor]:
         return {"x": x} if "x" in self.prop.sources else {}
+
+    def check_possible(self) -> None:
+        """What no network can satisfy at some point of the box is named, not trained for."""
+        shape, outputs = self.network.input_shape, self.network.output_size
+        form = self.prop.hard_form(None, outputs=outputs, inputs=tuple(shape))
+        points = self.data.x[: _LOOKED_AT if "x" in self.prop.sources else 1]
+        for point in points.double().flatten(1).numpy():
+            if not possible(substitute(form, {"x": point}), outputs):
+                raise RunError(
+                    "this property cannot be met",
+                    where=self.prop.name,
+                    expected="outputs that satisfy it at every point of the box",
+                    found="a contradiction: no outputs satisfy it"
+                    + (" at " + np.array2string(point, precision=4) if len(points) > 1 else ""),
+                    fix="look at the formula with 'qll show'",
+                )
 
     # --- the rounds ---
 
@@ -335,7 +371,6 @@ class _Repair:
             for name, parameter in self.model.named_parameters():
                 parameter.copy_(weights[name])
         if self.out is not None and self.evidence is not None:
-            shutil.rmtree(self.out / "certificates", ignore_errors=True)
             self.evidence = self.evidence.rename(self.out / "certificates")
         checker = self._check(source)
         fresh = self._sample(_JUDGED, "agreement")
@@ -343,6 +378,7 @@ class _Repair:
             y = self.model(fresh.x)
         pick = torch.argmax if self.config.decision == "max" else torch.argmin
         same = (pick(y, 1) == pick(fresh.outputs, 1))[fresh.obeys]
+        change = (y - fresh.outputs)[fresh.obeys].abs()
         after = self.prop.holds(y, **self._inputs(fresh.x))
         result = RepairResult(
             status="unknown" if checker == "refused" else str(verdict.status),
@@ -350,8 +386,8 @@ class _Repair:
             rounds=rounds,
             step_back=share,
             moved=self._moved(),
-            agreement=float(same.float().mean()) if len(same) else math.nan,
-            output_change=float((y - fresh.outputs)[fresh.obeys].abs().mean() / fresh.scale),
+            agreement=float(same.float().mean()) if len(same) else None,
+            output_change=float(change.mean() / fresh.scale) if len(same) else None,
             violated_before=float((~fresh.obeys).float().mean()),
             violated_after=float((~after).float().mean()),
             seconds=self.budget.used,

@@ -140,7 +140,7 @@ class Convolution(AffineLayer):
     def forward(self, x: Tensor) -> Tensor:
         bias = self.module.bias if isinstance(self.module, nn.Conv2d) else None
         return functional.conv2d(
-            x, self.weight(), bias, self.stride, self.padding, self.dilation, self.groups
+            x, self.weight().to(x), bias, self.stride, self.padding, self.dilation, self.groups
         )
 
     def adjoint(self, g: Tensor) -> Tensor:
@@ -151,8 +151,9 @@ class Convolution(AffineLayer):
             - self.reach(a)
             for a in (0, 1)
         ]
+        weight = self.weight().to(g)
         return functional.conv_transpose2d(
-            g, self.weight(), None, self.stride, self.padding, rest, self.groups, self.dilation
+            g, weight, None, self.stride, self.padding, rest, self.groups, self.dilation
         )
 
 

@@ -232,7 +232,10 @@ def resolve(
     more, own = parse_settings(settings, parameters=_parameters_of(prop))
     _merge(given, more)
     values = paper_defaults(prop, data)
-    _merge(values, method_defaults(prop, data, str(given.get("method", "attack"))))
+    method = str(given.get("method", "attack"))
+    _merge(values, method_defaults(prop, data, method))
+    if method != "attack":  # who names a method wants the property trained
+        values["logic"] = default_logic(prop, data, method)
     _merge(values, given)
     for table in ("parameters", "judged"):
         held = values.get(table)

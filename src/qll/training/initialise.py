@@ -116,7 +116,14 @@ class _First:
                 found=type(model).__name__,
                 fix="pass --set initialisation=default",
             )
-        self.convolution = found
+        if found.bias is None:
+            raise NetworkError(
+                "thresholds need a first convolution with a bias",
+                expected="nn.Conv2d(..., bias=True)",
+                found="bias=False",
+                fix="pass --set initialisation=default, or give the convolution a bias",
+            )
+        self.convolution, self.bias = found, found.bias
 
     def cell(self) -> list[tuple[int, int, int]]:
         """Taps (colour, row, column) that read each pixel once, over all places of the kernel."""
@@ -156,8 +163,7 @@ class _First:
             weight[k, c, i, j] = slope * deviation
             bias[k] = slope * (centre - threshold)
         conv.weight.copy_(weight)
-        if conv.bias is not None:
-            conv.bias.copy_(bias)
+        self.bias.copy_(bias)
 
     def weight_after(self) -> Tensor:
         """The next layer's weights, by output and by this layer's channel."""

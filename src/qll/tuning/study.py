@@ -23,7 +23,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from qll.errors import InputError, MissingExtra, QllError, RunError
 from qll.files import write_json
 from qll.metrics import prediction_accuracy
-from qll.training.config import TrainConfig, build, default_logic, resolve
+from qll.training.config import TrainConfig, build, default_logic, parse_settings, resolve
 from qll.training.loop import Trainer, load_configured
 from qll.training.progress import Silent
 from qll.training.run import RunFolder
@@ -55,6 +55,10 @@ class TuneConfig(BaseModel):
         options = {"logic": usual, **self.options, "method": method}
         return resolve(self.property, self.data, options=options, settings=self.settings)
 
+    def fixed(self) -> set[str]:
+        """Settings that the user chose for all trials: not drawn."""
+        return {*self.options, *parse_settings(self.settings)[0]}
+
 
 class Point(BaseModel):
     """One trial: its number, figures on validation images, and settings."""
@@ -67,9 +71,14 @@ class Point(BaseModel):
 
 
 def tune(
-    config: TuneConfig, out: str | Path, *, on_trial: Callable[[Point], None] | None = None
+    config: TuneConfig,
+    out: str | Path,
+    *,
+    on_trial: Callable[[Point], None] | None = None,
+    on_failure: Callable[[int, str], None] | None = None,
 ) -> list[Point]:
-    """Search until the study has its trials; every finished one, the front marked."""
+    """Search until the study has its trials; every finished one, the front marked. A trial that
+    fails is told to ``on_failure``; if all do, the last reason is raised."""
     optuna = _optuna()
     bases = {method: config.base(method) for method in config.methods}
     first = bases[config.methods[0]]
@@ -84,6 +93,8 @@ def tune(
     folder.mkdir(parents=True, exist_ok=True)
     _check_same(config, folder)
     data = load_configured(first)
+    for base in bases.values():
+        Trainer(base, data, None, None, Silent())  # what is wrong with all trials is said at once
     study = optuna.create_study(
         study_name=_NAME,
         storage=f"sqlite:///{(folder / 'study.db').resolve()}",
@@ -103,10 +114,13 @@ def tune(
     def finished(study: Any, trial: Any) -> None:
         points = _points(study)
         _keep_front(points, folder)
-        if on_trial is not None:
-            found = next((p for p in points if p.trial == trial.number), None)
-            if found is not None:
-                on_trial(found)
+        found = next((p for p in points if p.trial == trial.number), None)
+        if found is None:
+            shutil.rmtree(folder / f"trial-{trial.number:04d}", ignore_errors=True)
+            if on_failure is not None:
+                on_failure(trial.number, str(trial.user_attrs.get("failure", "")))
+        elif on_trial is not None:
+            on_trial(found)
         ended = [t for t in study.trials if t.state.is_finished()]
         if len(ended) >= config.trials:
             study.stop()
@@ -115,6 +129,14 @@ def tune(
     if left > 0:
         study.optimize(objective, n_trials=left, callbacks=[finished])
     points = _points(study)
+    if not points:
+        raise RunError(
+            "no trial of this study has a result",
+            where=str(folder),
+            expected="at least one network that trains",
+            found=str(study.trials[-1].user_attrs.get("failure", "trials without a reason")),
+            fix="mend what the last trial says, and choose another folder with --out",
+        )
     _write(points, config, folder)
     return points
 
@@ -127,7 +149,8 @@ def _run(
         usual = bases[config.methods[trial.number]]
         settings = {k: getattr(usual, k) for k in ("method", "logic", "learning_rate", "reach")}
     else:
-        settings = suggest_settings(trial, config.methods, bases.__getitem__)
+        drawn = suggest_settings(trial, config.methods, bases.__getitem__)
+        settings = {k: v for k, v in drawn.items() if k not in config.fixed()}
     trial.set_user_attr("settings", settings)
     values = {**bases[settings["method"]].model_dump(), **settings, "seed": trial.number}
     run_config = build(values)
