@@ -20,6 +20,7 @@ from qll.training.config import TrainConfig
 MAY_CHANGE = (
     "alpha",
     "attack",
+    "augment",
     "batch_hardness",
     "batch_size",
     "hardness",
