@@ -171,3 +171,14 @@ def test_bounds_that_are_no_numbers_certify_nothing(kind) -> None:
     assert not above.certified(bounds).item()
     _, high = bounds.outputs_box()
     assert high.isnan().all() or (high == torch.inf).all()
+
+
+@pytest.mark.parametrize("kind", ["interval", "crown"])
+def test_pooling_of_float64_networks_is_bounded(kind) -> None:
+    torch.manual_seed(0)
+    parts = nn.Conv2d(1, 2, 3), nn.AvgPool2d(2), nn.ReLU(), nn.Flatten(), nn.Linear(2 * 3 * 3, 2)
+    model = nn.Sequential(*parts).double()
+    x = torch.rand(4, 1, 8, 8, dtype=torch.float64)
+    low, high = module_bounds(model, x - 0.1, x + 0.1, kind=kind).outputs_box()
+    moved = model(x + 0.2 * (torch.rand_like(x) - 0.5))
+    assert (low <= moved).all() and (moved <= high).all()
