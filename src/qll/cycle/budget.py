@@ -62,7 +62,12 @@ class Budget:
 
 
 def decide_within(
-    problem: Problem, out: Path, budget: Budget, *, jobs: int, finish: bool = True
+    problem: Problem,
+    out: Path,
+    budget: Budget,
+    *,
+    jobs: int,
+    on_slab: Callable[[], None] = lambda: None,
 ) -> Mapping[int, Mapping[str, Any]]:
     """Verdicts for every region, into a journal at ``out``; a region that the budget does not reach
     is ``unknown``. A second call goes on where a killed one stopped."""
@@ -81,8 +86,8 @@ def decide_within(
             hurried = replace(problem, timeout=min(problem.timeout, most))
             for index, verdict in decide_all(hurried, indices, jobs=jobs):
                 journal.add(index, verdict)
-    complete = len(journal.known) == len(problem)
-    if finish and (complete or budget.left <= 0):
+            on_slab()
+    if len(journal.known) == len(problem) or budget.left <= 0:
         for index in range(len(problem)):
             journal.known.setdefault(
                 index, {"point": index, "status": "unknown", "reason": "out of budget"}

@@ -251,7 +251,11 @@ class _Cycle:
         x, labels = self.asked
         problem = self._problem(model, x, labels, folder.path / "certificates")
         asked = decide_within(
-            problem, folder.path / "asked.json", self.budget, jobs=self.config.jobs
+            problem,
+            folder.path / "asked.json",
+            self.budget,
+            jobs=self.config.jobs,
+            on_slab=lambda: self._save(None),
         )
         open_rows, witnesses = self._learn(number, model, folder.path)
         counts = tally(asked)
@@ -358,6 +362,7 @@ class _Cycle:
             path / "regions.json",
             self.budget,
             jobs=self.config.jobs,
+            on_slab=lambda: self._save(None),
         )
         self._measured = max((time.monotonic() - begun) / len(rows), self._measured)
         open_rows = [i for i in range(len(rows)) if found[i]["status"] != "verified"]
