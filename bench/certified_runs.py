@@ -67,6 +67,8 @@ def judge(path: Path, data: DataSet, arguments: argparse.Namespace) -> dict[str,
     published = np.asarray(data.published_subset())
     paper = prove(trainer, published, path / "csat-paper.json", arguments.timeout, arguments.jobs)
     count = min(arguments.count or len(data.test), len(data.test))
+    if (path / f"csat-{len(data.test)}.json").is_file():  # all of them, by an earlier call
+        count = len(data.test)
     rows = np.arange(count)
     found = prove(trainer, rows, path / f"csat-{count}.json", arguments.timeout, arguments.jobs)
     config = trainer.config
