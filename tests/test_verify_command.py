@@ -185,3 +185,14 @@ def test_bad_input_is_named_and_nothing_is_written(inputs: Path, damage: Any) ->
     assert "Expected" in text or "expected" in text
     assert "Fix:" in text
     assert not list(inputs.glob("out.json*"))
+
+
+def test_what_holds_vacuously_is_counted_apart(inputs: Path, tmp_path: Path) -> None:
+    rule = "outputs 3\nforall x in ball(x0, 0.1): label(0) -> (y[0] >= y[1] and y[0] >= y[2])\n"
+    (inputs / "robust.qll").write_text(rule)
+    found = verify(inputs, "--json", str(tmp_path / "v.json"), count=3)
+    assert found.exit_code == 0
+    assert "1 verified, 0 falsified, 0 unknown of 1 (CSat 100.0 %); 2 more hold" in found.stdout
+    record = json.loads((tmp_path / "v.json").read_text())
+    assert record["total"]["vacuous"] == 2
+    assert [row["vacuous"] for row in record["verdicts"]] == [False, True, True]

@@ -102,20 +102,30 @@ def verify(
             board.add(verdict.as_json()["status"])
     statuses = [journal.known[i]["status"] for i in range(len(problem))]
     tally = {s: statuses.count(s) for s in ("verified", "falsified", "unknown")}
-    rate = 100.0 * tally["verified"] / max(len(statuses), 1)
-    typer.echo(
-        f"{tally['verified']} verified, {tally['falsified']} falsified, {tally['unknown']} unknown"
-        f" of {len(statuses)} (CSat {rate:.1f} %)"
-    )
+    vacuous = sum(bool(journal.known[i].get("vacuous")) for i in range(len(problem)))
+    typer.echo(_summary(tally, vacuous))
     for i in range(len(problem)):
         found = journal.known[i]
         if found["status"] == "unknown":
             typer.echo(f"  point {i}: unknown: {found['reason']}")
-    journal.finish(tally)
+    journal.finish({**tally, "vacuous": vacuous})
     if tally["falsified"]:
         raise typer.Exit(EXIT_FALSIFIED)
     if tally["unknown"]:
         raise typer.Exit(EXIT_UNKNOWN)
+
+
+def _summary(tally: dict[str, int], vacuous: int) -> str:
+    """CSat is the share of those regions that say something of the network."""
+    asked, proved = sum(tally.values()) - vacuous, tally["verified"] - vacuous
+    line = f"{proved} verified, {tally['falsified']} falsified, {tally['unknown']} unknown"
+    line += f" of {asked} (CSat {100.0 * proved / asked:.1f} %)" if asked else " of 0"
+    if vacuous:
+        line += (
+            f"; {vacuous} more hold{'s' if vacuous == 1 else ''} vacuously: the data point makes "
+            "the premise false, whatever the network computes"
+        )
+    return line
 
 
 def _numbers(text: str | None, option: str) -> Any:

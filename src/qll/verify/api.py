@@ -200,7 +200,9 @@ class Problem:
 
     def _finish(self, index: int, query: Query, verdict: Verdict) -> Verdict:
         """Certificates, if they were asked for; the proof itself stays in this process."""
-        if not (self.certified or self.certificates is not None) or not verdict.decided:
+        wanted = self.certified or self.certificates is not None
+        # A vacuous verdict claims nothing of the network: there is nothing to certify.
+        if not wanted or not verdict.decided or verdict.vacuous:
             return replace(verdict, proof=None)
         from qll.verify import certificate
 

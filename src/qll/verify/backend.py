@@ -13,7 +13,7 @@ from qll.registry import Registry
 from qll.verify import clock
 from qll.verify.judge import Worth, judge
 from qll.verify.query import Query
-from qll.verify.verdict import Reason, Status, Verdict
+from qll.verify.verdict import VACUOUS_NOTE, Reason, Status, Verdict
 
 BACKENDS: Registry[type[Backend]] = Registry("verifier backend", "qll.verify.backends")
 
@@ -45,10 +45,13 @@ class Backend(ABC):
     @final
     def decide(self, queries: Sequence[Query], budget: Budget) -> list[Verdict]:
         clock.use(budget.clock)
-        accepted = [q for q in queries if self.refuses(q) is None]
+        accepted = [q for q in queries if not q.vacuous and self.refuses(q) is None]
         answers = iter(self.run(accepted, budget) if accepted else [])
         verdicts = []
         for query in queries:
+            if query.vacuous:
+                verdicts.append(_vacuous(self.name))
+                continue
             reason = self.refuses(query)
             if reason is None:
                 verdicts.append(_rejudge(query, next(answers)))
@@ -63,6 +66,13 @@ class Backend(ABC):
                     )
                 )
         return verdicts
+
+
+def _vacuous(name: str) -> Verdict:
+    """No network can violate it here, so none is asked."""
+    return Verdict(
+        Status.VERIFIED, "vacuous", bound=np.inf, backend=name, vacuous=True, notes=(VACUOUS_NOTE,)
+    )
 
 
 def _rejudge(query: Query, verdict: Verdict) -> Verdict:

@@ -233,6 +233,14 @@ def both(parts: tuple[Tree, ...]) -> Tree:
     return _gather(list(parts), absorbing=False)
 
 
+def assume(tree: Tree, known: Mapping[int, bool]) -> Tree:
+    """The tree where the leaves in ``known`` are violated everywhere or nowhere."""
+    if isinstance(tree, Both | Any_):
+        parts = [assume(part, known) for part in tree.parts]
+        return _gather(parts, absorbing=isinstance(tree, Any_))
+    return tree if isinstance(tree, bool) else known.get(tree, tree)
+
+
 def _unusable(form: Affine) -> InputError:
     return InputError(
         "the condition has a number that is not finite",

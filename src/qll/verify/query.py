@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -12,7 +13,7 @@ import numpy as np
 from qll.errors import InputError
 from qll.formula.hard import Affine, HardForm
 from qll.networks.relu_form import ReluForm
-from qll.verify.condition import Array, Condition, both, compile_condition
+from qll.verify.condition import Array, Condition, assume, both, compile_condition
 
 
 class VerifiableNetwork(Protocol):
@@ -134,13 +135,36 @@ class Query:
             inner.tie_violates,
         )
 
+    @cached_property
+    def vacuous(self) -> bool:
+        """Nothing of the region can violate the condition, whatever the network computes: the data
+        point's labels or coordinates make the premise false, or the region is empty. Exact."""
+        rows, constant = self.region_rows
+        if any(self._least(row, c) > 0 for row, c in zip(rows, constant, strict=True)):
+            return True
+        known: dict[int, bool] = {}
+        condition = self.compiled
+        for leaf in range(condition.leaves):
+            if condition.outputs[leaf].any() or condition.inputs is None:
+                continue
+            most = -self._least(-condition.inputs[leaf], -float(condition.constant[leaf]))
+            if not (most >= 0 if self.tie_violates else most > 0):
+                known[leaf] = False
+        return assume(condition.tree, known) is False
+
+    def _least(self, row: Array, constant: float) -> Fraction:
+        """The exact minimum of ``row @ x + constant`` over the box."""
+        total = Fraction(float(constant))
+        for k in np.flatnonzero(row).tolist():
+            end = self.lower[k] if row[k] > 0 else self.upper[k]
+            total += Fraction(float(row[k])) * Fraction(float(end))
+        return total
+
     def clip(self, points: Array) -> Array:
         return np.clip(points, self.lower, self.upper)
 
     def contains(self, x: Sequence[float] | Array) -> bool:
         """Exact: comparisons of floats for the box, rational arithmetic for the constraints."""
-        from fractions import Fraction
-
         point = np.asarray(x, dtype=np.float64)
         if point.shape != self.lower.shape or not np.isfinite(point).all():
             return False

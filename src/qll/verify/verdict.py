@@ -36,6 +36,8 @@ FLOAT_MARGIN_NOTE = (
     "{margin:g}, not by rigorous rounding"
 )
 
+VACUOUS_NOTE = "holds whatever the network computes: the data point makes the premise false"
+
 
 @dataclass(frozen=True, eq=False)
 class Verdict:
@@ -43,6 +45,8 @@ class Verdict:
 
     ``bound`` is the least proved margin by which every violation is refuted (positive when
     verified; for ``unknown`` the worst open one). ``notes`` lists all that weakens the claim.
+    ``vacuous``: verified, but whatever the network computes, because the data point makes the
+    premise false (``label(7) -> ...`` at a three). It says nothing of the network: count it apart.
     """
 
     status: Status
@@ -55,6 +59,7 @@ class Verdict:
     seconds: float = 0.0
     backend: str = "bab"
     notes: tuple[str, ...] = ()
+    vacuous: bool = False
     proof: Any = field(default=None, repr=False)
 
     @property
@@ -74,8 +79,11 @@ class Verdict:
             "nodes": self.nodes,
             "seconds": round(self.seconds, 6),
             "backend": self.backend,
+            "vacuous": self.vacuous,
             "notes": list(self.notes),
         }
 
     def __str__(self) -> str:
+        if self.vacuous:
+            return f"{self.status}, vacuously"
         return f"{self.status}: {self.reason}" if self.reason else str(self.status)
