@@ -76,6 +76,23 @@ def test_more_regions_are_proved_without_training_again(
     assert ((run / "metrics.jsonl").read_bytes(), (run / "model.onnx").read_bytes()) == before
 
 
+@pytest.mark.parametrize("name", ["verdicts.json", "verdicts-half.json"])
+def test_a_kill_right_after_the_last_verdict_leaves_no_journal(
+    finished: tuple[Path, Path], tmp_path: Path, name: str
+) -> None:
+    """The verdicts are written whole, the journal still lies beside them."""
+    import shutil
+
+    grid, out = finished
+    copy = tmp_path / "out"
+    shutil.copytree(out, copy)
+    task = _task(grid, copy)
+    (task.folder / "task.json").unlink()
+    (task.folder / f"{name}.partial").write_text("{}\n")
+    assert perform(task).state is State.FINISHED
+    assert_complete(task.folder, epochs=1)
+
+
 def test_reports_read_what_a_grid_writes(finished: tuple[Path, Path]) -> None:
     _, out = finished
     records = read_runs([out])

@@ -175,7 +175,7 @@ def _prove(task: Task, folder: RunFolder, data: DataSet) -> float:
     clock, those of earlier sessions that were killed not counted."""
     from qll.networks import load as load_network
     from qll.verify.api import Problem, decide_all
-    from qll.verify.journal import Journal
+    from qll.verify.journal import Journal, partial_path
 
     prop = folder.config().judged_property(len(data.classes))
     if task.count <= 0 or "epsilon" not in {p.name for p in prop.specification.parameters}:
@@ -197,7 +197,9 @@ def _prove(task: Task, folder: RunFolder, data: DataSet) -> float:
                 certified=True,
             )
             path = task.folder / name
-            if not _answered(path, problem):
+            if _answered(path, problem):
+                partial_path(path).unlink(missing_ok=True)  # of a kill right after the last verdict
+            else:
                 with Journal(path, problem) as journal:
                     left = [i for i in range(len(problem)) if i not in journal.known]
                     for index, verdict in decide_all(problem, left):

@@ -25,7 +25,7 @@ class Journal:
         self._file: Any = None
         self._began = time.monotonic()
         self._question = question(problem)
-        self._path = None if out is None else out.with_name(out.name + ".partial")
+        self._path = None if out is None else partial_path(out)
         self._held = ExitStack()
 
     def __enter__(self) -> Journal:
@@ -130,6 +130,11 @@ class Journal:
         }
         write_json(self.out, content)
         self._path.unlink(missing_ok=True)
+
+
+def partial_path(out: Path) -> Path:
+    """Where verdicts are kept until all are there."""
+    return out.with_name(out.name + ".partial")
 
 
 def question(problem: Problem) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Many calls at once, through joblib: on this machine's cores, on a Dask cluster, on Ray."""
+"""Many calls at once: on this machine's cores, on a Dask cluster, on Ray."""
 
 from qll.workers.base import ENGINES, Lost, Workers
 

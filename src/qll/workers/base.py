@@ -16,16 +16,17 @@ A = TypeVar("A")
 B = TypeVar("B")
 
 ENGINES = ("local", "dask", "ray")
-"""Each is a module of this package with ``answers(calls, workers)``."""
+"""Each is a module of this package with ``answers(calls, workers)``: one answer to each call, in
+any order. It deals with the deaths of its workers, and makes no call in the process that asks."""
 
 
-class Died(Exception):
-    """A worker died, and took calls with it that nobody answers."""
+DEATHS = 2
+"""After so many of its workers have died a call is given up: the first death may be chance."""
 
 
 @dataclass(frozen=True)
 class Lost:
-    """In place of a result: whoever worked on it died, and died again when alone with it."""
+    """In place of a result: whoever worked on it died, and so did the next one."""
 
     reason: str = "the worker process died, most likely for lack of memory"
 
@@ -68,11 +69,15 @@ class Workers:
         errors are raised here. It must be a function of a module, and may be called again for an
         item whose worker died."""
         if self.is_local and (self.count == 1 or len(items) < 2):
-            for number, item in enumerate(items):
+            for number, item in enumerate(items):  # what one asks of one process, it does itself
                 yield number, function(item)
             return
-        answers = importlib.import_module(f"qll.workers.{self.engine}").answers
-        yield from _persistent(lambda calls: answers(calls, self), function, items, self.count)
+        calls = [Call(number, function, item) for number, item in enumerate(items)]
+        engine = importlib.import_module(f"qll.workers.{self.engine}")
+        for found in engine.answers(calls, self):
+            if found.error is not None:
+                raise found.error
+            yield found.number, Lost() if found.lost else found.result
 
 
 @dataclass(frozen=True)
@@ -104,31 +109,3 @@ def answer(call: Call) -> Answer:
             return Answer(call.number, call.function(call.item))
         except Exception as error:  # raised again where the answers are read
             return Answer(call.number, error=error)
-
-
-def _persistent(
-    ask: Callable[[list[Call]], Iterator[Answer]],
-    function: Callable[[A], B],
-    items: Sequence[A],
-    jobs: int,
-) -> Iterator[tuple[int, B | Lost]]:
-    """What a dead worker left is asked again. What was under way at two deaths is asked alone, and
-    given up if that kills another worker."""
-    left = {number: Call(number, function, item) for number, item in enumerate(items)}
-    deaths: dict[int, int] = {}
-    while left:
-        suspects = [number for number in left if deaths.get(number, 0) > 1][:1]
-        try:
-            for found in ask([left[number] for number in suspects or left]):
-                if left.pop(found.number, None) is None:
-                    continue  # answered before
-                if found.error is not None:
-                    raise found.error
-                yield found.number, Lost() if found.lost else found.result
-        except Died:
-            if suspects:
-                left.pop(suspects[0], None)
-                yield suspects[0], Lost()
-            # Calls are handed out in order: those under way are the first that are left.
-            for number in list(left)[:jobs]:
-                deaths[number] = deaths.get(number, 0) + 1

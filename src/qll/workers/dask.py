@@ -1,132 +1,202 @@
-"""A Dask cluster: its scheduler gives what a dead worker held to another one."""
+"""A Dask cluster: every worker is given one call at a time, by name, so that it is known which call
+a dead worker took with it. Nothing is ever called in this process."""
 
 from __future__ import annotations
 
 import logging
 import queue
-import threading
 import time
+import uuid
+from collections import Counter, deque
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future
+from dataclasses import dataclass
 from typing import Any
 
 from qll.errors import InputError, MissingExtra, RunError
-from qll.workers.base import Answer, Call, Workers, answer
+from qll.workers.base import DEATHS, Answer, Call, Workers, answer
 
 _CONNECT = 10.0  # seconds until a scheduler that does not answer is not there
 _SILENCE = 10.0  # seconds without a connection until the scheduler is given up
 _LONELY = 300.0  # seconds without any worker until the cluster is given up
+_PATIENCE = 3.0  # seconds without any worker until that is said
 _POLL = 0.5
-_ASK = 10.0  # seconds between questions for the workers
+_ASK = 10.0  # seconds between questions for the workers: events tell earlier
 _RESUME = "start it again and give the same command: what is finished is kept, the rest goes on"
 _START = "'dask worker ADDRESS --nworkers auto --nthreads 1'"
+
+_log = logging.getLogger("qll.workers")
 
 
 def answers(calls: Sequence[Call], workers: Workers) -> Iterator[Answer]:
     client = _connect(workers.scheduler)
     try:
-        yield from _watched(calls, client)
+        yield from _Dispatch(client, calls).answers()
     finally:
         client.close(timeout=2)
 
 
-def _watched(calls: Sequence[Call], client: Any) -> Iterator[Answer]:
-    """joblib waits for ever for a call that Dask gave up, and when the scheduler is gone: so it
-    waits in a thread of its own, while this one looks after the cluster."""
-    found: queue.SimpleQueue[Answer | BaseException] = queue.SimpleQueue()
-    threading.Thread(
-        target=_collect, args=(calls, client, found), name="qll-dask", daemon=True
-    ).start()
-    cluster = _Cluster(client)
-    left = len(calls)
-    while left:
-        try:
-            item = found.get(timeout=_POLL)
-        except queue.Empty:
-            cluster.check()
-            continue
-        if isinstance(item, BaseException):
-            raise cluster.explain(item) from item
-        left -= 1
-        yield item
+@dataclass(frozen=True)
+class _Held:
+    """What a worker works on."""
+
+    call: Call
+    worker: str
+    future: Any
 
 
-def _collect(
-    calls: Sequence[Call], client: Any, found: queue.SimpleQueue[Answer | BaseException]
-) -> None:
-    import joblib
+@dataclass(frozen=True)
+class _Done:
+    """A future's end: of a call, or of Dask's attempt to make it."""
 
-    try:
-        with joblib.parallel_config(backend="dask", client=client) as chosen:
-            backend = chosen["backend"]
-            hand_over = backend.submit
-
-            def submit(batch: Any, callback: Any = None) -> Future[Any]:
-                """joblib calls back for answers; here for calls that Dask gave up."""
-                number = batch.items[0][1][0].number
-                future: Future[Any] = hand_over(batch, callback)
-                future.add_done_callback(lambda done: _given_up(number, done, found))
-                return future
-
-            backend.submit = submit
-            parallel = joblib.Parallel(
-                return_as="generator_unordered", batch_size=1, pre_dispatch="all"
-            )
-            for item in parallel(joblib.delayed(answer)(call) for call in calls):
-                found.put(item)
-    except BaseException as error:  # said by whoever reads the answers
-        found.put(error)
+    key: str
+    result: Any = None
+    error: BaseException | None = None
 
 
-def _given_up(
-    number: int, future: Future[Any], found: queue.SimpleQueue[Answer | BaseException]
-) -> None:
-    from distributed import KilledWorker
-
-    error = None if future.cancelled() else future.exception()
-    if isinstance(error, KilledWorker):
-        found.put(Answer(number, lost=True))
-    elif error is not None:
-        found.put(error)
-
-
-class _Cluster:
-    """Whether scheduler and workers are still there."""
-
-    def __init__(self, client: Any) -> None:
-        self.client = client
-        self.address = str(client.scheduler.address)
+class _Dispatch:
+    def __init__(self, client: Any, calls: Sequence[Call]) -> None:
+        self._client = client
+        self._address = str(client.scheduler.address)
+        self._waiting = deque(calls)
+        self._held: dict[str, _Held] = {}  # by the future's key
+        self._deaths: Counter[int] = Counter()  # by the call's number
+        self._news: queue.SimpleQueue[_Done | dict[str, Any]] = queue.SimpleQueue()
+        self._workers: set[str] = set()
+        self._missing: set[str] = set()  # workers with a call that were not there when we asked
+        self._name = f"qll-{uuid.uuid4().hex}"
+        self._attempts = 0
+        self._asked: float | None = None
         self._silent: float | None = None
         self._lonely: float | None = None
-        self._asked = time.monotonic()
+        self._said = False
 
-    def check(self) -> None:
+    def answers(self) -> Iterator[Answer]:
+        self._client.subscribe_topic("all", self._listen)
+        while self._waiting or self._held:
+            self._look_after_the_cluster()
+            self._hand_out()
+            try:
+                news = self._news.get(timeout=_POLL)
+            except queue.Empty:
+                continue
+            if isinstance(news, _Done):
+                yield from self._finish(news)
+            else:
+                yield from self._hear(news)
+
+    # --- calls ---
+
+    def _hand_out(self) -> None:
+        idle = self._workers - {held.worker for held in self._held.values()}
+        for worker in sorted(idle)[: len(self._waiting)]:
+            call = self._waiting.popleft()
+            self._attempts += 1
+            key = f"{self._name}-{self._attempts}"
+            future = self._client.submit(
+                answer, call, key=key, workers=[worker], allow_other_workers=False, pure=False
+            )
+            self._held[key] = _Held(call, worker, future)
+            future.add_done_callback(self._collect)
+
+    def _collect(self, future: Any) -> None:
+        """In a thread of Dask's. A worker that dies between answer and collection is heard of as
+        any other, and then this future is cancelled."""
+        try:
+            self._news.put(_Done(future.key, result=future.result()))
+        except BaseException as error:
+            self._news.put(_Done(future.key, error=error))
+
+    def _finish(self, done: _Done) -> Iterator[Answer]:
+        from distributed import KilledWorker
+
+        held = self._held.pop(done.key, None)
+        if held is None:
+            return  # given to another one meanwhile
+        if isinstance(done.error, KilledWorker):  # many deaths at one address
+            yield Answer(held.call.number, lost=True)
+        elif done.error is not None:
+            raise self._explain(done.error) from done.error
+        else:
+            yield done.result
+
+    def _lose(self, worker: str, *, killed: set[str], chance: bool) -> Iterator[Answer]:
+        """What the worker held is handed out again: first of all, so that what kills is known
+        soon. It counts as a death where it was under way (``killed``: all that were)."""
+        self._workers.discard(worker)
+        for key in [key for key, held in self._held.items() if held.worker == worker]:
+            held = self._held.pop(key)
+            held.future.cancel()
+            number = held.call.number
+            if not chance and key in killed:
+                self._deaths[number] += 1
+            if self._deaths[number] >= DEATHS:
+                yield Answer(number, lost=True)
+            else:
+                self._waiting.appendleft(held.call)
+
+    # --- the cluster ---
+
+    def _listen(self, event: tuple[float, Any]) -> None:
+        """In a thread of Dask's."""
+        if isinstance(event[1], dict) and event[1].get("action") in ("add-worker", "remove-worker"):
+            self._news.put(event[1])
+
+    def _hear(self, event: dict[str, Any]) -> Iterator[Answer]:
+        if event["action"] == "add-worker":
+            self._workers.add(event["worker"])
+        else:
+            under_way = {*event.get("processing-tasks", ()), *event.get("lost-computed-tasks", ())}
+            chance = bool(event.get("expected"))  # retired, say, by a cluster that shrinks
+            yield from self._lose(event["worker"], killed=under_way, chance=chance)
+
+    def _look_after_the_cluster(self) -> None:
         now = time.monotonic()
-        if self.client.status != "running":
+        if self._client.status != "running":
             self._silent = self._silent or now
             if now - self._silent > _SILENCE:
-                raise self._gone(f"no connection ({self.client.status})")
+                raise self._gone(f"no connection ({self._client.status})")
             return
         self._silent = None
-        if now < self._asked + _ASK:
+        if self._asked is None or now > self._asked + _ASK or not self._workers:
+            self._ask(now)
+        if self._workers:
+            self._lonely, self._said = None, False
             return
+        self._lonely = self._lonely or now
+        if now - self._lonely > _LONELY:
+            raise self._no_workers()
+        if not self._said and now - self._lonely >= _PATIENCE:
+            self._said = True
+            _log.warning(
+                "no worker at %s: waiting %.0f s for one; start some with %s",
+                self._address, _LONELY, _START,
+            )  # fmt: skip
+
+    def _ask(self, now: float) -> None:
         self._asked = now
         try:
-            workers = self.client.nthreads()
+            there = set(self._client.nthreads())
         except OSError:  # the status will tell
             return
-        self._lonely = None if workers else self._lonely or now
-        if self._lonely is not None and now - self._lonely > _LONELY:
-            raise self._no_workers()
+        self._workers = there
+        # Events say who is gone. Should one be missed, a second look does.
+        missing = {held.worker for held in self._held.values()} - there
+        everything = set(self._held)
+        for worker in missing & self._missing:
+            self._news.put(
+                {"action": "remove-worker", "worker": worker, "processing-tasks": everything}
+            )
+        self._missing = missing
 
-    def explain(self, error: BaseException) -> BaseException:
-        if self.client.status != "running":
+    def _explain(self, error: BaseException) -> RunError:
+        from distributed import CancelledError
+
+        # Dask cancels everything when it loses its scheduler, though it may find it again.
+        if self._client.status != "running" or isinstance(error, CancelledError):
             return self._gone(type(error).__name__)
-        if isinstance(error, TimeoutError):
-            return self._no_workers()
         return RunError(
             "the cluster cannot do the work",
-            where=self.address,
+            where=self._address,
             expected="workers that have the same qll and Python as here",
             found=f"{type(error).__name__}: {error}",
             fix="install the same environment on every machine",
@@ -135,7 +205,7 @@ class _Cluster:
     def _gone(self, found: str) -> RunError:
         return RunError(
             "the scheduler is gone",
-            where=self.address,
+            where=self._address,
             expected="a Dask scheduler that answers",
             found=found,
             fix=_RESUME,
@@ -144,9 +214,9 @@ class _Cluster:
     def _no_workers(self) -> RunError:
         return RunError(
             "the cluster has no workers",
-            where=self.address,
+            where=self._address,
             expected="at least one worker",
-            found="none",
+            found=f"none in {_LONELY:.0f} s",
             fix=f"start some with {_START} and give the same command",
         )
 

@@ -1,40 +1,62 @@
-"""Ray: its own pool under joblib, which answers a round at a time."""
+"""Ray: every call is a task of its own, which Ray itself does not repeat."""
 
 from __future__ import annotations
 
 import logging
+from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from qll.errors import MissingExtra, RunError
-from qll.workers.base import Answer, Call, Died, Workers, answer
+from qll.workers.base import DEATHS, Answer, Call, Workers, answer
 
-# joblib's Ray answers when all calls are done. In rounds of a few calls for each process, little
-# waits at the end of a round, and little is done again when the driver is killed.
-_ROUND = 4
+# A process that has answered finds its next call already there; what waits costs only its room.
+_AHEAD = 2
 
 
 def answers(calls: Sequence[Call], workers: Workers) -> Iterator[Answer]:
     try:
-        import ray
-        from ray.util.joblib import register_ray
+        import ray as imported
     except ImportError as error:
         raise MissingExtra.of("ray", "ray", "the Ray engine") from error
-    import joblib
-
+    ray: Any = imported
     if not ray.is_initialized():
         _start(ray, workers)
-    register_ray()
-    jobs = workers.count if workers.scheduler is None else int(ray.cluster_resources()["CPU"])
-    size = _ROUND * jobs
-    for first in range(0, len(calls), size):
-        part = calls[first : first + size]
-        with joblib.parallel_config(backend="ray", n_jobs=jobs):
-            try:
-                found = joblib.Parallel(batch_size=1)(joblib.delayed(answer)(call) for call in part)
-            except ray.exceptions.RayError as error:
-                raise Died from error
-        yield from found
+    task = ray.remote(num_cpus=1, max_retries=0)(answer)
+    waiting, deaths = deque(calls), Counter[int]()
+    held: dict[Any, Call] = {}
+    try:
+        while waiting or held:
+            while waiting and len(held) < _AHEAD * max(
+                1, int(ray.cluster_resources().get("CPU", 1))
+            ):
+                call = waiting.popleft()
+                held[task.remote(call)] = call
+            for done in ray.wait(list(held), num_returns=1)[0]:
+                call = held.pop(done)
+                try:
+                    yield ray.get(done)
+                except ray.exceptions.RayTaskError as error:
+                    raise _unfit(error) from error
+                except ray.exceptions.RayError:  # its process died, or the machine
+                    deaths[call.number] += 1
+                    if deaths[call.number] >= DEATHS:
+                        yield Answer(call.number, lost=True)
+                    else:
+                        waiting.appendleft(call)
+    finally:
+        for future in held:
+            ray.cancel(future, force=True)
+
+
+def _unfit(error: Exception) -> RunError:
+    """Errors of the call come as answers: these are of its way there and back."""
+    return RunError(
+        "Ray cannot do the work",
+        expected="workers that have the same qll and Python as here",
+        found=str(error).strip().splitlines()[-1],
+        fix="install the same environment on every machine",
+    )
 
 
 def _start(ray: Any, workers: Workers) -> None:
