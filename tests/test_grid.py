@@ -474,12 +474,18 @@ def test_a_thousand_runs_in_flat_memory(tmp_path: Path) -> None:
     import resource
 
     grid, out = write_grid(tmp_path, logics=("baseline",)), tmp_path / "out"
-    peaks = []
+    peaks, seconds = [], []
     for seeds in ("0-199", "0-999"):
+        begun = time.monotonic()
         result = reproduce(grid, out, "--seeds", seeds, "--count", "0", "--jobs", "1")
         assert result.exit_code == 0, result.output[-2000:]
+        seconds.append(time.monotonic() - begun)
         peaks.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
     assert "1000 finished" in result.output and "200 finished before, 800 to do" in result.output
     assert len(list(out.iterdir())) == 1000
+    print(  # noqa: T201 - with -s, for docs/results.md
+        f"\npeak memory {peaks[0]:.0f} MB after 200 runs, {peaks[1]:.0f} MB after 1,000; "
+        f"{seconds[0] / 200:.2f} s for each of the first 200, {seconds[1] / 800:.2f} s of the rest"
+    )
     # four times as many runs again may not take more than a few megabytes
     assert peaks[1] - peaks[0] < 60, peaks
