@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+import guard
 import pytest
 import torch
 from hypothesis import settings
@@ -24,10 +25,22 @@ settings.register_profile("qll", deadline=None, print_blob=True, derandomize=_FI
 settings.load_profile("qll")
 
 
+pytest_configure = guard.pytest_configure
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--update-goldens", action="store_true", help="write what the tests find to tests/goldens"
     )
+
+
+SLOW = 3600  # seconds for a test that is marked as slow
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(SLOW))
 
 
 @pytest.fixture(scope="session")
