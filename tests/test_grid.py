@@ -93,6 +93,21 @@ def test_a_kill_right_after_the_last_verdict_leaves_no_journal(
     assert_complete(task.folder, epochs=1)
 
 
+def test_what_a_kill_left_half_written_goes(finished: tuple[Path, Path], tmp_path: Path) -> None:
+    import shutil
+
+    grid, out = finished
+    copy = tmp_path / "out"
+    shutil.copytree(out, copy)
+    task = _task(grid, copy)
+    (task.folder / "task.json").unlink()
+    for torn in (".task.json.12345.part", "checkpoints/.epoch-1.12345.part"):
+        (task.folder / torn).write_text("{")
+    assert perform(task).state is State.FINISHED
+    assert_complete(task.folder, epochs=1)
+    assert not list(task.folder.rglob("*.part"))
+
+
 def test_reports_read_what_a_grid_writes(finished: tuple[Path, Path]) -> None:
     _, out = finished
     records = read_runs([out])

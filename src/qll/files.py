@@ -155,6 +155,15 @@ def write_error(path: Path, error: OSError) -> RunError:
 
 
 @contextmanager
+def owned(folder: Path, lock: str = "lock") -> Iterator[None]:
+    """Hold all of a folder. What a killed holder left half written goes."""
+    with exclusive(folder / lock):
+        for part in folder.rglob(".*.part"):
+            part.unlink(missing_ok=True)
+        yield
+
+
+@contextmanager
 def exclusive(path: Path) -> Iterator[None]:
     """Hold a lock file; the operating system lets go of it when the process ends, however."""
     try:

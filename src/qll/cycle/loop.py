@@ -30,7 +30,7 @@ from qll.cycle.budget import Budget, decide_within, share, tally
 from qll.cycle.records import CycleResult, Ending, Round, Saving, digest
 from qll.data.base import DataSet
 from qll.errors import RunError
-from qll.files import exclusive, read_json, write_json
+from qll.files import owned, read_json, write_json
 from qll.metrics import prediction_accuracy
 from qll.property import Property
 from qll.training.config import TrainConfig
@@ -89,7 +89,7 @@ def cycle(
     work = _Cycle(config, folder, data, start, reporter or Silent(), on_round)
     work.check_possible()
     work.open(resume)
-    with exclusive(folder / "lock"):
+    with owned(folder):
         return work.run()
 
 

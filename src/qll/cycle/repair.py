@@ -31,7 +31,7 @@ from qll.attacks.problem import held_still
 from qll.audit import audit
 from qll.cycle.budget import Budget
 from qll.errors import InputError, RunError
-from qll.files import exclusive, write_atomically, write_json
+from qll.files import owned, write_atomically, write_json
 from qll.logics.base import Logic
 from qll.logics.base import logic as read_logic
 from qll.networks import Network
@@ -128,7 +128,7 @@ def repair(
     if out is None:
         return work.run()
     Path(out).mkdir(parents=True, exist_ok=True)
-    with exclusive(Path(out) / "lock"):
+    with owned(Path(out)):
         return work.run()
 
 

@@ -28,7 +28,7 @@ import torch
 from qll.data.base import DataSet
 from qll.data.base import load as load_data
 from qll.errors import QllError, RunError
-from qll.files import Locked, exclusive, read_json, write_error, write_json
+from qll.files import Locked, owned, read_json, write_error, write_json
 from qll.grid.experiment import difference
 from qll.grid.witnesses import keep_witnesses
 from qll.metrics import Share
@@ -333,7 +333,7 @@ def _claimed(folder: Path) -> Iterator[None]:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise write_error(folder, error) from error
-    with exclusive(folder / "grid.lock"):
+    with owned(folder, "grid.lock"):
         yield
 
 

@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from qll.errors import MissingExtra, QllError, RunError
 from qll.files import (
     append_line,
-    exclusive,
+    owned,
     read_json,
     read_lines,
     write_atomically,
@@ -114,7 +114,7 @@ class RunFolder:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        with exclusive(self.path / "lock"):
+        with owned(self.path):
             yield
 
     # --- what training writes ---
