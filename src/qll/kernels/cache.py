@@ -2,22 +2,27 @@
 
 numba notices when the file of a cached function changes, but not when a function that it calls in
 another file does: it then runs stale machine code. So the folder's name holds a hash of every
-source that the function may call. A logic's functions are called by address and do not become part
-of a kernel: a change there recompiles only them.
+source that the function can call: its module and all that this imports from the library, and so
+on. A logic's functions are called by address and do not become part of a kernel: a change there
+recompiles only them.
 """
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import os
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
+from importlib.util import resolve_name
 from pathlib import Path
+from typing import Any
 
 _LOCK = threading.Lock()
+_PACKAGE = Path(__file__).resolve().parent.parent
 
 
 def user_cache() -> Path:
@@ -32,29 +37,73 @@ def user_cache() -> Path:
     return Path.home() / ".cache" / "qll"
 
 
-def source_hash(*patterns: str) -> str:
-    """A hash of the sources of the package that match."""
-    package = Path(__file__).resolve().parent.parent
-    digest = hashlib.sha256()
-    for pattern in patterns:
-        for source in sorted(package.glob(pattern)):
-            digest.update(source.name.encode() + b"\0" + source.read_bytes() + b"\0")
-    return digest.hexdigest()[:16]
+# --- what a module's functions can call ---
 
 
-# What may be inside a function of each family.
-FAMILIES = {
-    "kernels": ("kernels/[!d]*.py",),
-    "dual": ("kernels/simd.py", "kernels/tile.py", "kernels/d*.py"),
-    "logics": ("kernels/simd.py", "kernels/lanes.py", "kernels/pointers.py", "logics/*.py"),
-}
+def _source(module: str, package: Path) -> Path | None:
+    """The file of a module of the library; None for anything else."""
+    first, *rest = module.split(".")
+    if first != "qll":
+        return None
+    path = package.joinpath(*rest)
+    for file in (path.with_suffix(".py"), path / "__init__.py"):
+        if rest and file.is_file():
+            return file
+    return None
 
 
 @cache
-def code_folder(family: str) -> Path | None:
-    """The folder for these sources, or None where nothing can be written."""
+def _imports(module: str, content: bytes, is_package: bool) -> frozenset[str]:
+    """Names of what the source imports anywhere: ``from a import b`` may be the module a.b or a
+    name in a, so both are named."""
+    parent = module if is_package else module.rpartition(".")[0]
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(content)):
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = resolve_name("." * node.level + (node.module or ""), parent)
+            found.add(base)
+            found.update(f"{base}.{alias.name}" for alias in node.names)
+    return frozenset(found)
+
+
+def _closure(modules: tuple[str, ...], package: Path) -> dict[str, bytes]:
+    found: dict[str, bytes] = {}
+    waiting = list(modules)
+    while waiting:
+        module = waiting.pop()
+        file = None if module in found else _source(module, package)
+        if file is not None:
+            found[module] = file.read_bytes()
+            waiting += _imports(module, found[module], file.name == "__init__.py")
+    return found
+
+
+def closure(*modules: str, package: Path = _PACKAGE) -> set[str]:
+    """The modules, and all of the library that they import, also through each other."""
+    return set(_closure(modules, package))
+
+
+def source_hash(*modules: str, package: Path = _PACKAGE) -> str:
+    digest = hashlib.sha256()
+    for module, content in sorted(_closure(modules, package).items()):
+        digest.update(f"{module}\0{len(content)}\0".encode() + content)
+    return digest.hexdigest()[:16]
+
+
+# --- folders ---
+
+
+@cache
+def code_folder(*modules: str) -> Path | None:
+    """The folder for these sources; None for sources of others, whose imports are not followed,
+    and where nothing can be written."""
     try:
-        folder = user_cache() / f"{family}-{source_hash(*FAMILIES[family])}"
+        if any(_source(module, _PACKAGE) is None for module in modules):
+            return None
+        name = modules[0].removeprefix("qll.")
+        folder = user_cache() / f"{name}-{source_hash(*modules)}"
         folder.mkdir(parents=True, exist_ok=True)
     except (OSError, RuntimeError):  # RuntimeError: no home folder
         return None
@@ -62,15 +111,16 @@ def code_folder(family: str) -> Path | None:
 
 
 @contextmanager
-def cached_in(family: str = "dual") -> Iterator[bool]:
-    """numba functions decorated inside keep their code in our folder; False if there is none.
+def cached_in(*modules: str) -> Iterator[bool]:
+    """numba functions decorated inside, which call nothing but ``modules`` and what those import,
+    keep their code in our folder; False if there is none.
 
     numba asks for the folder when a function is decorated, and only a global setting tells it, so
     the setting is changed for that moment alone.
     """
     from numba import config
 
-    folder = code_folder(family)
+    folder = code_folder(*modules)
     if folder is None:
         yield False
         return
@@ -81,3 +131,15 @@ def cached_in(family: str = "dual") -> Iterator[bool]:
             yield True
         finally:
             config.CACHE_DIR = saved
+
+
+def compiled(**options: Any) -> Callable[[Callable[..., Any]], Any]:
+    """A decorator: compile without the interpreter lock, and keep the machine code on disk."""
+
+    def decorate(function: Callable[..., Any]) -> Any:
+        from numba import njit
+
+        with cached_in(function.__module__) as kept:
+            return njit(nogil=True, cache=kept, error_model="numpy", **options)(function)
+
+    return decorate

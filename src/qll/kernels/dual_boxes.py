@@ -8,12 +8,10 @@ the cache between the products.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
-from qll.kernels.cache import cached_in
+from qll.kernels.cache import compiled
 
-with cached_in() as _cache:
-    _compile = njit(nogil=True, cache=_cache, error_model="numpy", fastmath={"contract", "reassoc"})
+_compile = compiled(fastmath={"contract", "reassoc"})
 
 # Steps of the ascent over the weights of a conjunction's rows, and their size.
 WEIGHT_STEPS = 12

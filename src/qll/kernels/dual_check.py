@@ -7,12 +7,10 @@ finite numbers: they are projected to the allowed ones here, so the result is al
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
-from qll.kernels.cache import cached_in
+from qll.kernels.cache import compiled
 
-with cached_in() as _cache:
-    _compile = njit(nogil=True, cache=_cache, error_model="numpy")
+_compile = compiled()
 
 
 @_compile

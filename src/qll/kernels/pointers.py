@@ -21,7 +21,8 @@ SIGNATURES = {
 
 
 def compile_function(function: Callable[..., None], signature: str) -> Any:
-    with cached_in("logics") as cache:
+    # What it does with its rows is written in `lanes`, which it need not import.
+    with cached_in(function.__module__, __name__) as cache:
         options = {"cache": cache, "error_model": "numpy"}
         return cfunc(SIGNATURES[signature], **options)(function)
 

@@ -41,13 +41,13 @@ from typing import Any
 import llvmlite.binding as llvm
 import numpy as np
 from llvmlite import ir
-from numba import config, njit, types
+from numba import config, types
 from numba.core import cgutils, extending
 from numba.core.datamodel import models
 from numba.core.extending import lower_builtin, register_model
 from numba.core.typing.templates import AbstractTemplate, infer_global, signature
 
-from qll.kernels.cache import cached_in
+from qll.kernels.cache import compiled
 
 # A kernel calls an intrinsic without its first argument, the typing context, which no static type
 # can say: so the result is untyped.
@@ -89,10 +89,8 @@ FASTMATH = {"contract", "nsz", "reassoc"}
 
 
 def kernel(function: Callable[..., Any]) -> Any:
-    """Compile ``function`` without the interpreter lock, and keep the machine code on disk."""
-    family = "dual" if function.__module__.startswith("qll.kernels.d") else "kernels"
-    with cached_in(family) as cache:
-        return njit(nogil=True, cache=cache, fastmath=FASTMATH, error_model="numpy")(function)
+    """Compile ``function``, with sums in any order and no division that raises."""
+    return compiled(fastmath=FASTMATH)(function)
 
 
 def aligned_floats(count: int) -> np.ndarray[Any, np.dtype[np.float32]]:
