@@ -18,6 +18,7 @@ from qll.formula.nodes import (
     Compare,
     Connective,
     Constant,
+    Divide,
     Entry,
     Formula,
     FormulaReference,
@@ -85,6 +86,8 @@ class Naive:
                 return sum(self.quantity(part, env) for part in parts)
             case Scale(factor, body):
                 return self.quantity(factor, env) * self.quantity(body, env)
+            case Divide(body, divisor):
+                return self.quantity(body, env) / divisor
             case QuantityReference(name, arguments):
                 return self.quantity(self.definitions[name].body, self.call(name, arguments, env))
         raise TypeError(q)

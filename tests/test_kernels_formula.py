@@ -51,8 +51,8 @@ def torch_value(root: Formula, record, slots) -> torch.Tensor:
     match root:
         case Atom(left, right):
             sides = [
-                sum((c * slots[s] for s, c in side.terms), torch.zeros_like(slots["y", 0]))
-                + side.constant
+                sum((c * slots[s] for s, c in side.floats[0]), torch.zeros_like(slots["y", 0]))
+                + side.floats[1]
                 for side in (left, right)
             ]
             return record.leq(*sides)

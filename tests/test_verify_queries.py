@@ -12,7 +12,7 @@ import pytest
 import torch
 from verify_cases import FormNetwork, chain, random_condition, random_network, worst_value
 
-from qll.errors import InputError
+from qll.errors import FormulaError, InputError
 from qll.formula.hard import Max, Min, affine
 from qll.networks import load
 from qll.networks.relu_form import Layer, ReluForm
@@ -56,13 +56,18 @@ def test_bad_regions_are_named(lower: Any, upper: Any, words: tuple[str, ...]) -
         (affine([(("y", 7), 1.0)]), "y[7]"),
         (affine([(("x", 2), 1.0)]), "x[2]"),
         (affine([(("y2", 0), 1.0)]), "y2"),
-        (affine([(("y", 0), float("nan"))]), "finite"),
     ],
 )
 def test_conditions_that_do_not_fit_are_named(form: Any, word: str) -> None:
     with pytest.raises(InputError) as caught:
         Query(IDENTITY, np.zeros(2), np.ones(2), form)
     assert_three_parts(caught.value, word)
+
+
+def test_coefficients_that_are_not_finite_are_named() -> None:
+    with pytest.raises(FormulaError) as caught:
+        affine([(("y", 0), float("nan"))])
+    assert_three_parts(caught.value, "y[0]", "finite")
 
 
 def test_weights_that_are_not_finite_are_named() -> None:

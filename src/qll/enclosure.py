@@ -184,9 +184,9 @@ class _Atoms(_Node):
             patterns = leaf.shape[-1]
             dense = torch.zeros(len(sides), max(rows.values()) + 1, device=device, dtype=dtype)
             for k, side in enumerate(sides):
-                for slot, coefficient in side.terms:
+                for slot, coefficient in side.floats[0]:
                     dense[k, rows[slot]] = coefficient
-            constant = torch.tensor([s.constant for s in sides], device=device, dtype=dtype)
+            constant = torch.tensor([s.floats[1] for s in sides], device=device, dtype=dtype)
             # row-major over (n, patterns) becomes (patterns, n, ...)
             return (
                 dense.reshape(-1, patterns, dense.shape[1]).transpose(0, 1).contiguous(),

@@ -209,7 +209,7 @@ class _Side:
             table = [row[:1] for row in table]
         width = max(len(side.terms) for row in table for side in row)
         constant = torch.tensor(
-            [[side.constant for side in row] for row in table], device=device, dtype=dtype
+            [[side.floats[1] for side in row] for row in table], device=device, dtype=dtype
         )
         # A table that is the same for every label is kept as it is used: (n, 1).
         self._constant = _by_label(constant) if self._per_label else constant
@@ -218,7 +218,9 @@ class _Side:
         self._terms: list[tuple[Tensor | None, Tensor | None, bool]] = []
         for t in range(width):
             index = [[rows[s.terms[t][0]] if t < len(s.terms) else 0 for s in row] for row in table]
-            weight = [[s.terms[t][1] if t < len(s.terms) else 0.0 for s in row] for row in table]
+            weight = [
+                [s.floats[0][t][1] if t < len(s.terms) else 0.0 for s in row] for row in table
+            ]
             plain = all(w == 1.0 for row in weight for w in row)
             own = self._per_label and index == [list(range(patterns))]
             at: Tensor | None = _by_label(torch.tensor(index, device=device))

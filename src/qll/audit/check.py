@@ -154,7 +154,8 @@ class Proof:
         claim, places = self.claim, [(0, i) for i in range(weight.size)]
         combined = affine(places, weight.tolist(), [0.0], weight.size).after(claim.network.maps[-1])
         *total, constant = [combined.rows[0].get(k, 0) for k in range(claim.network.widths[-2] + 1)]
-        strict, direct = claim.tie_violates or claim.required, (weight @ np.abs(claim.inputs)).any()
+        strict = claim.tie_violates or claim.required
+        direct = any(own for own, w in zip(claim.direct, weight, strict=True) if w)
         fine = len(claim.network.maps) > 1 and not direct and max(total) <= 0
         require(fine and constant <= -bool(strict), "a combination that can be positive")
 

@@ -84,12 +84,15 @@ class Claim:
         self.tree, self.required = self._tree(form), len(constraints)
         for i, constraint in enumerate(constraints):
             self._atom(negated(constraint), i)
-        outputs, self.inputs = (np.zeros((len(self.atoms), self.widths[k])) for k in (-1, 0))
+        outputs, self.direct = dict[tuple[int, int], Fraction](), list[dict[int, Fraction]]()
         for (terms, _, _), row in self.atoms.items():
-            for (source, index), c in terms:
-                (outputs if source == "y" else self.inputs)[row, index] = c
-        places, totals = np.argwhere(outputs).tolist(), [total for _, total, _ in self.atoms]
-        last = affine(places, outputs[outputs != 0].tolist(), totals, self.widths[-1])
+            self.direct.append({index: c for (source, index), c in terms if source == "x"})
+            outputs |= {(row, index): c for (source, index), c in terms if source == "y"}
+        self.inputs = np.zeros((len(self.atoms), self.widths[0]))  # off by at most 2^-53
+        for row, own in enumerate(self.direct):
+            self.inputs[row, list(own)] = [float(c) for c in own.values()]
+        totals = [total for _, total, _ in self.atoms]
+        last = affine(outputs, list(outputs.values()), totals, self.widths[-1])
         self.network = replace(network, maps=(*network.maps[:-1], last.after(network.maps[-1])))
 
     def _tree(self, form: HardForm) -> Tree:
@@ -128,7 +131,7 @@ class Claim:
         inside = (witness >= self.lower).all() and (witness <= self.upper).all()
         require(inside, "the witness lies outside the region")
         x = [Fraction(v) for v in witness.tolist()]
-        direct = [sum(Fraction(row[k]) * x[k] for k in np.flatnonzero(row)) for row in self.inputs]
+        direct = [sum(c * x[k] for k, c in own.items()) for own in self.direct]
         values = [a + b for a, b in zip(self.network.exact(x), direct, strict=True)]
         allowed = all(v >= 0 for v in values[len(values) - self.required :])
         require(allowed, "the witness breaks a constraint of the region")

@@ -9,10 +9,14 @@ and Python build the same nodes.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
+from fractions import Fraction
+from typing import Any
 
 from qll.errors import FormulaError
-from qll.formula.fold import walk
+from qll.formula.fold import fold, walk
+from qll.formula.hard import ONE, Exact, exact, multiplied, nearest
 from qll.formula.nodes import (
     Ball,
     Box,
@@ -20,6 +24,7 @@ from qll.formula.nodes import (
     Connective,
     ConnectiveKind,
     Constant,
+    Divide,
     Entry,
     Formula,
     Index,
@@ -84,7 +89,9 @@ def negate(value: Quantity, span: Span | None = None) -> Quantity:
 
 def multiply(left: Quantity, right: Quantity, span: Span | None = None) -> Quantity:
     if isinstance(left, Number) and isinstance(right, Number):
-        return Number(left.value * right.value, span=span)
+        value = left.value * right.value
+        if _is_exact(value, left.value, right.value, ONE):
+            return Number(value, span=span)
     if is_constant(left):
         return Scale(left, right, span=span)
     if is_constant(right):
@@ -99,10 +106,17 @@ def multiply(left: Quantity, right: Quantity, span: Span | None = None) -> Quant
 
 
 def divide(left: Quantity, right: Quantity, span: Span | None = None) -> Quantity:
-    if isinstance(right, Number) and right.value != 0.0:
-        if isinstance(left, Number):
-            return Number(left.value / right.value, span=span)
-        return Scale(Number(1.0 / right.value), left, span=span)
+    match left, right:
+        case Number(over), Number(by) if by and _is_exact(over / by, over, ONE, by):
+            return Number(over / by, span=span)
+        case _, Number(by) if by and _is_exact(1.0 / by, ONE, ONE, by):
+            return Scale(Number(1.0 / by), left, span=span)
+        case _, Number(by) if by:
+            return Divide(left, by, span=span)
+        case _, Divide(body, divisor) if literal(body) is not None:  # a / (b / c)
+            return divide(multiply(Number(divisor), left), body, span)
+        case _, Scale(factor, body) if literal(right) is not None:
+            return divide(divide(left, factor), body, span)
     raise FormulaError(
         "this division is not by a number",
         expected="a non-zero number as divisor",
@@ -110,6 +124,39 @@ def divide(left: Quantity, right: Quantity, span: Span | None = None) -> Quantit
         fix="multiply both sides of the comparison instead",
         where=str(span) if span else None,
     )
+
+
+def _is_exact(value: float, left: float | Fraction, right: float | Fraction, by: Any) -> bool:
+    """Whether ``value`` is ``left * right / by`` without rounding; an infinity is left as it is."""
+    if not all(map(math.isfinite, (left, right, by))):
+        return True
+    return math.isfinite(value) and Fraction(value) * Fraction(by) == Fraction(left) * Fraction(
+        right
+    )
+
+
+def literal(value: Quantity) -> float | None:
+    """The number that products and quotients of numbers stand for, rounded once; else None.
+
+    >>> literal(divide(Number(4.0), Number(255.0)))
+    0.01568627450980392
+    """
+    match value:
+        case Number(number):
+            return number
+        case Scale() | Divide() if all(isinstance(n, Number | Scale | Divide) for n in walk(value)):
+            return nearest(fold(value, _literal))
+    return None
+
+
+def _literal(node: Any, parts: list[Exact]) -> Exact:
+    match node:
+        case Number(value):
+            return exact(value)
+        case Divide(_, divisor):
+            return multiplied(parts[0], 1 / Fraction(divisor))
+        case _:
+            return multiplied(*parts)
 
 
 class Vector:

@@ -16,6 +16,7 @@ from qll.formula.nodes import (
     Compare,
     Connective,
     Definition,
+    Divide,
     Entry,
     FormulaReference,
     Implies,
@@ -121,6 +122,14 @@ class _Checker:
                         "a finite factor",
                         f"{value:g}",
                         "use a finite number",
+                        node,
+                    )
+                case Divide(_, divisor) if divisor == 0.0 or not math.isfinite(divisor):
+                    raise _error(
+                        "this divides by zero or by an infinity",
+                        "a finite number that is not 0",
+                        f"{divisor:g}",
+                        "divide by another number",
                         node,
                     )
                 case QuantityReference(name, arguments) | FormulaReference(name, arguments):

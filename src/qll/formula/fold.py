@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from qll.formula.nodes import (
     Compare,
     Connective,
+    Divide,
     Implies,
     Node,
     Not,
@@ -31,7 +32,7 @@ def children(node: Node) -> tuple[Node, ...]:
             return (left, right)
         case Implies(_, left, right):
             return (left, right)
-        case Not(body):
+        case Not(body) | Divide(body):
             return (body,)
         case Quantified(_, _, body):
             return (body,)

@@ -9,11 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 from qll.errors import FormulaError
 from qll.formula.fold import fold
-from qll.formula.hard import Affine, Slot, affine
+from qll.formula.hard import Affine, Exact, Slot, added, affine, is_finite, is_usable
 from qll.formula.nodes import Connective, ConnectiveKind, Constant, Formula, Implies, Span
 
 
@@ -47,14 +48,10 @@ FALSE_ATOM = Atom(affine((), 1e4), affine((), -1e4))
 def comparison(left: Affine, right: Affine, span: Span | None) -> Formula:
     """An atom; or a constant, where one side is infinite and the comparison is no question."""
     low, high = left.constant, right.constant
-    if any(not math.isfinite(c) for side in (left, right) for _, c in side.terms):
-        raise FormulaError(
-            "a coefficient of this comparison is not finite",
-            expected="finite factors of inputs and outputs",
-            found="a factor that is infinite, or becomes so",
-            fix="use smaller numbers",
-            where=str(span) if span else None,
-        )
+    numbers = [c for side in (left, right) for _, c in side.terms]
+    for number in [*numbers, *(c for c in (low, high) if is_finite(c))]:
+        if not is_usable(number):
+            raise out_of_range("a number of this comparison", span)
     if math.isnan(low) or math.isnan(high):
         raise FormulaError(
             "this side of a comparison is inf - inf",
@@ -68,6 +65,16 @@ def comparison(left: Affine, right: Affine, span: Span | None) -> Formula:
     if low == math.inf or high == -math.inf:
         return BOTTOM
     return Atom(left, right)
+
+
+def out_of_range(what: str, span: Span | None) -> FormulaError:
+    return FormulaError(
+        f"{what} is too large or too small",
+        expected="0, or a size between 1e-307 and 8e307 once like terms are collected",
+        found="a size beyond",
+        fix="use numbers of a common size: both sides may be multiplied by one",
+        where=str(span) if span else None,
+    )
 
 
 def degree(node: Formula) -> Formula:
@@ -135,12 +142,12 @@ def has_empty_interior(node: Formula) -> bool:
             if any(has_empty_interior(part) for part in parts):
                 return True
             gaps = [difference(a.left, a.right) for a in conjuncts(parts)]
-            lowest: dict[tuple[tuple[Slot, float], ...], float] = {}
+            lowest: dict[tuple[tuple[Slot, Fraction], ...], Exact] = {}
             for gap in gaps:
-                lowest[gap.terms] = max(lowest.get(gap.terms, -math.inf), gap.constant)
+                lowest[gap.terms] = max(lowest.get(gap.terms, gap.constant), gap.constant)
             for gap in gaps:
                 opposite = tuple((slot, -c) for slot, c in gap.terms)
-                if gap.terms and gap.constant + lowest.get(opposite, -math.inf) >= 0:
+                if gap.terms and opposite in lowest and gap.constant + lowest[opposite] >= 0:
                     return True
             return False
         case Connective("or", parts):
@@ -216,5 +223,5 @@ def flatten(root: Formula) -> Formula:
 
 def difference(left: Affine, right: Affine) -> Affine:
     """``left - right``: what QLL, DL2 and the hard reading make of an atom."""
-    terms: list[tuple[Slot, float]] = [*left.terms, *((s, -c) for s, c in right.terms)]
-    return affine(terms, left.constant - right.constant)
+    terms = [*left.terms, *((s, -c) for s, c in right.terms)]
+    return affine(terms, added((left.constant, -right.constant)))

@@ -3,12 +3,28 @@
 At hardness p = inf every formula, however its connectives nest, is a maximum and minimum of affine
 functions of the quantities, and the property holds at a point iff that value is <= 0. This is the
 form that a verifier, a bound and an exact replay read.
+
+Numbers are fractions: like terms are collected without rounding, so that ``1e30*y[0] + y[0] -
+1e30*y[0]`` is ``y[0]``. Whoever needs floats rounds once, each coefficient to the nearest one, and
+accounts for it; `Affine.floats` is for readings, which prove nothing.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+from typing import TypeAlias
+
+from qll.errors import FormulaError
+
+# A constant of a quantity: exact, or an infinity (or their undefined difference) as a float.
+Exact: TypeAlias = Fraction | float
+ZERO, ONE = Fraction(0), Fraction(1)
+LEAST_NORMAL, MOST_NORMAL = Fraction(2) ** -1022, Fraction(2) ** 1023
+MOST_BITS = 1 << 14  # of a denominator: sums of hostile quotients are refused, not worked out
 
 # A variable of the hard form: where it comes from ("y", "x", "x0", "y0", "x2", "y2") and its
 # index in that vector, flattened.
@@ -19,8 +35,18 @@ Slot = tuple[str, int]
 class Affine:
     """``constant + sum(coefficient * slot)``; the leaf of a hard form. Satisfied iff <= 0."""
 
-    terms: tuple[tuple[Slot, float], ...]
-    constant: float
+    terms: tuple[tuple[Slot, Fraction], ...]
+    constant: Exact
+
+    @cached_property
+    def floats(self) -> tuple[tuple[tuple[Slot, float], ...], float]:
+        """Terms and constant, each rounded to the nearest float."""
+        return tuple((slot, nearest(c)) for slot, c in self.terms), nearest(self.constant)
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether every number is finite and has a float that is off by at most 2^-53 of it."""
+        return all(is_usable(c) for c in (self.constant, *(c for _, c in self.terms)))
 
 
 @dataclass(frozen=True)
@@ -54,12 +80,72 @@ def sources(form: HardForm) -> frozenset[str]:
     return frozenset(found)
 
 
-def affine(terms: Iterable[tuple[Slot, float]], constant: float = 0.0) -> Affine:
-    """Like terms collected, zero coefficients dropped, in order: equal functions are equal."""
-    total: dict[Slot, float] = {}
+def affine(terms: Iterable[tuple[Slot, Exact]], constant: Exact = ZERO) -> Affine:
+    """Like terms collected, zero coefficients dropped, in order: equal functions are equal.
+
+    >>> affine([(("y", 0), 1e30), (("y", 0), 1.0), (("y", 0), -1e30)]).terms
+    ((('y', 0), Fraction(1, 1)),)
+    """
+    total: dict[Slot, Fraction] = {}
     for slot, coefficient in terms:
-        total[slot] = total.get(slot, 0.0) + coefficient
-    return Affine(tuple(sorted((s, c) for s, c in total.items() if c != 0.0)), constant)
+        if not is_finite(coefficient):
+            raise FormulaError(
+                f"a coefficient of {slot[0]}[{slot[1]}] is not finite",
+                expected="a number",
+                found=f"{coefficient}",
+                fix="check the numbers that the condition is made of",
+            )
+        value = Fraction(coefficient)
+        total[slot] = _short(total[slot] + value) if slot in total else value
+    return Affine(tuple(sorted((s, c) for s, c in total.items() if c)), exact(constant))
+
+
+def exact(value: Exact) -> Exact:
+    """A number as a fraction; infinities and NaN as they are."""
+    return Fraction(value) if is_finite(value) else value
+
+
+def is_finite(value: Exact) -> bool:
+    return isinstance(value, Fraction) or math.isfinite(value)
+
+
+def _short(value: Fraction) -> Fraction:
+    if value.denominator.bit_length() > MOST_BITS:
+        raise OverflowError("a fraction of too many digits")
+    return value
+
+
+def added(values: Iterable[Exact]) -> Exact:
+    """The sum: without rounding, infinite if a part is, NaN for inf - inf."""
+    total, beyond = ZERO, 0.0
+    for value in values:
+        if isinstance(value, Fraction):
+            total = _short(total + value)
+        else:
+            beyond += value
+    return total if beyond == 0.0 else beyond
+
+
+def multiplied(left: Exact, right: Exact) -> Exact:
+    """The product: without rounding; 0 times an infinity is NaN."""
+    if isinstance(left, Fraction) and isinstance(right, Fraction):
+        return left * right
+    signs = [float((v > 0) - (v < 0)) if isinstance(v, Fraction) else v for v in (left, right)]
+    return signs[0] * signs[1]
+
+
+def nearest(value: Exact) -> float:
+    """The nearest float; beyond the largest one an infinity."""
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
+
+
+def is_usable(value: Exact) -> bool:
+    """0, or finite and normal as a float: rounding it errs by at most 2^-53 of it."""
+    size = -value if value < 0 else value
+    return size == 0 or LEAST_NORMAL <= size <= MOST_NORMAL
 
 
 # Products of branches in sums of maxima: beyond this the form is refused rather than built.
@@ -81,7 +167,7 @@ def plus(left: HardForm, right: HardForm) -> HardForm:
     """Addition distributes over max and min, so a sum of forms is a form."""
     match left, right:
         case Affine(), Affine():
-            return affine((*left.terms, *right.terms), left.constant + right.constant)
+            return affine((*left.terms, *right.terms), added((left.constant, right.constant)))
         case Max(parts), _:
             return Max(tuple(plus(p, right) for p in parts))
         case Min(parts), _:

@@ -223,6 +223,15 @@ class Scale(Quantity):
 
 
 @dataclass(frozen=True)
+class Divide(Quantity):
+    """A quantity over a number that is not 0, where the quotient is not a float: ``y[0]/3``."""
+
+    body: Quantity
+    divisor: float
+    span: Span | None = _span()
+
+
+@dataclass(frozen=True)
 class QuantityReference(Quantity):
     """Use of a definition whose body is a quantity."""
 

@@ -29,7 +29,7 @@ def question(
     >>> text = "forall x in ball(x0, 0.5) and x[0] <= 1: y[0] <= 2"
     >>> ends, constraints, form = question(text, (), None, Shape(1, (1,)))
     >>> ends, form
-    ([(0.5, (), ())], Affine(terms=((('y', 0), 1.0),), constant=-2.0))
+    ([(0.5, (), ())], Affine(terms=((('y', 0), Fraction(1, 1)),), constant=Fraction(-2, 1)))
     """
     spec, values = parse_specification(text), dict(parameters)
     _require(set(values) <= {p.name for p in spec.parameters}, "it has an unknown parameter")

@@ -11,6 +11,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 from qll.errors import FormulaError
@@ -30,15 +31,17 @@ from qll.formula.ground import (
     has_empty_interior,
     is_decided,
     opposite,
+    out_of_range,
     simplify,
 )
-from qll.formula.hard import Affine, affine
+from qll.formula.hard import ONE, Affine, added, affine, is_finite, multiplied, nearest
 from qll.formula.nodes import (
     INPUT_SOURCES,
     Compare,
     Connective,
     ConnectiveKind,
     Constant,
+    Divide,
     Entry,
     Formula,
     FormulaReference,
@@ -119,8 +122,8 @@ class Grounder:
         return [difference(atom.left, atom.right) for atom in conjuncts([ground])]
 
     def number(self, quantity: Quantity) -> float:
-        """A constant quantity (a radius, a bound) as the number it stands for."""
-        return self._affine(quantity, {}).constant
+        """A constant quantity (a radius, a bound) as the number it stands for, rounded once."""
+        return nearest(self._affine(quantity, {}).constant)
 
     # --- the machine: visit top-down with an environment, build bottom-up ---
 
@@ -378,14 +381,21 @@ class Grounder:
                 case Parameter(name):
                     return affine((), self.values[name])
                 case Entry(source, indices):
-                    return affine([((source, self._slot(node, source, indices, env)), 1.0)])
+                    return affine([((source, self._slot(node, source, indices, env)), ONE)])
                 case Sum():
                     terms = [term for part in parts for term in part.terms]
-                    return affine(terms, sum(part.constant for part in parts))
+                    return affine(terms, added(part.constant for part in parts))
                 case Scale():
-                    factor, body = parts
-                    constant = 0.0 if factor.constant == 0.0 else factor.constant * body.constant
-                    return affine([(s, factor.constant * c) for s, c in body.terms], constant)
+                    factor, body = parts[0].constant, parts[1]
+                    if body.terms and not is_finite(factor):
+                        raise out_of_range("a factor of this comparison", node.span)
+                    scaled = [(slot, multiplied(factor, c)) for slot, c in body.terms]
+                    return affine(scaled, factor and multiplied(factor, body.constant))
+                case Divide(_, divisor):
+                    (body,) = parts
+                    by = 1 / Fraction(divisor)
+                    terms = [(slot, c * by) for slot, c in body.terms]
+                    return affine(terms, multiplied(by, body.constant))
                 case QuantityReference(name, arguments):
                     inner = self._call(name, arguments, env)
                     key = (
@@ -398,7 +408,10 @@ class Grounder:
                     return self._quantities[key]
             raise TypeError(f"no value for {type(node).__name__}")
 
-        return fold(quantity, visit)
+        try:
+            return fold(quantity, visit)
+        except OverflowError as error:
+            raise out_of_range("the sum of quotients in this quantity", quantity.span) from error
 
     def _slot(self, node: Entry, source: str, indices: tuple[Index, ...], env: Environment) -> int:
         at = [self._value(i, env) for i in indices]

@@ -13,6 +13,7 @@ from qll.formula.nodes import (
     Connective,
     Constant,
     Definition,
+    Divide,
     Entry,
     FormulaReference,
     Implies,
@@ -202,6 +203,9 @@ class _Printer:
                 if isinstance(factor, Number) and parts[0].level == _UNARY:
                     return _Piece(f"{parts[0].text}{self.signs.times}{body}", _PRODUCT)
                 return _Piece(f"{self.group(parts[0], _PRODUCT)}{self.signs.times}{body}", _PRODUCT)
+            case Divide(_, divisor):
+                body = self.group(parts[0], _PRODUCT)
+                return _Piece(f"{body}/{number(divisor, self.style)}", _PRODUCT)
             case QuantityReference(name, arguments) | FormulaReference(name, arguments):
                 inner = ", ".join(index(a) for a in arguments)
                 return _Piece(
@@ -265,6 +269,9 @@ class _Printer:
             match term:
                 case Number(value) if value < 0:
                     text += f" - {number(-value, self.style)}"
+                case Scale(Number(-1.0), Divide()):  # "-(y[0]/3)": no brackets after a minus
+                    start, end = len(self.signs.group[0]) + 1, len(self.signs.group[1])
+                    text += f" - {piece.text[start:-end]}"
                 case Scale(Number(value), body) if value < 0 and (
                     value != -1.0 or not isinstance(body, Number | Scale)
                 ):

@@ -12,7 +12,7 @@ from typing import Any
 
 from qll.errors import FormulaError
 from qll.formula.fold import fold
-from qll.formula.ground import Atom, difference
+from qll.formula.ground import Atom, difference, out_of_range
 from qll.formula.hard import (
     MAX_FORM_LEAVES,
     SATISFIED,
@@ -87,4 +87,7 @@ def _add(left: HardForm, right: HardForm, node: Formula) -> HardForm:
             fix="use '->', 'and' or 'or' between formulas that have many parts",
             where=str(node.span) if node.span else None,
         )
-    return plus(left, right)
+    try:
+        return plus(left, right)
+    except OverflowError as error:
+        raise out_of_range("the sum of quotients in this connective", node.span) from error

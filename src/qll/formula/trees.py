@@ -131,10 +131,10 @@ class Builder(Transformer_NonRecursive):  # type: ignore[type-arg]
             raise wrong_outputs(self._outputs, str(self._span(meta)))
 
     def parameter_declaration(self, meta: Any, items: list[Any]) -> None:
-        name, unit, default = str(items[0]), str(items[1]), self._quantity(items[2])
+        name, unit, default = str(items[0]), str(items[1]), build.literal(self._quantity(items[2]))
         span = self._span(meta)
         self._declare(name, span)
-        if not isinstance(default, Number):
+        if default is None:
             raise FormulaError(
                 f"the default of parameter '{name}' is not a number",
                 expected="a number such as 0.2 or 4/255",
@@ -142,7 +142,7 @@ class Builder(Transformer_NonRecursive):  # type: ignore[type-arg]
                 fix="write the number itself",
                 where=str(span),
             )
-        self._parameters[name] = ParameterDeclaration(name, unit, default.value, span=span)
+        self._parameters[name] = ParameterDeclaration(name, unit, default, span=span)
 
     def set_declaration(self, meta: Any, items: list[Any]) -> None:
         name, span = str(items[0]), self._span(meta)
@@ -255,8 +255,8 @@ class Builder(Transformer_NonRecursive):  # type: ignore[type-arg]
         )
 
     def hardness(self, meta: Any, items: list[Any]) -> float:
-        value = items[0]
-        if not isinstance(value, Number):
+        value = build.literal(self._quantity(items[0]))
+        if value is None:
             raise FormulaError(
                 "this hardness is not a number",
                 expected="a number > 0 or inf",
@@ -264,7 +264,7 @@ class Builder(Transformer_NonRecursive):  # type: ignore[type-arg]
                 fix="write the number itself, such as and[5]",
                 where=str(self._span(meta)),
             )
-        return value.value
+        return value
 
     def compared(self, meta: Any, items: list[Any]) -> Formula:
         operands = [self._quantity(item) for item in items[::2]]

@@ -188,7 +188,7 @@ class _TapeBuilder:
         return len(queue) == 1 or not any(isinstance(node, Constant) for node in queue)
 
     def _atom(self, left: Affine, right: Affine) -> bool:
-        of_left, of_right = dict(left.terms), dict(right.terms)
+        of_left, of_right = dict(left.floats[0]), dict(right.floats[0])
         terms: list[Term] = []
         for slot in dict.fromkeys([*of_left, *of_right]):
             source, index = slot
@@ -198,7 +198,7 @@ class _TapeBuilder:
             number = index if source == "y" else self.outputs + index
             terms.append((number, of_left.get(slot, 0.0), of_right.get(slot, 0.0)))
         self.atoms.append(terms)
-        self.offsets.append((left.constant, right.constant))
+        self.offsets.append((left.floats[1], right.floats[1]))
         return True
 
     def padded_terms(self) -> tuple[list[int], list[int], list[tuple[float, float]]]:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from qll.errors import InputError
-from qll.formula.hard import Affine, negated
+from qll.formula.hard import Affine, affine, negated
 from qll.formula.nodes import Ball, Box, Linear, PointBinder, Quantity
 from qll.formula.rewrite import Grounder, Shape
 from qll.property import Property
@@ -145,14 +145,15 @@ class Region:
             for constraint in self.constraints2
             if constraint.terms
             for k in [constraint.terms[0][0][1]]
-            if constraint == Affine(((("x", k), 1.0), (("x2", k), -1.0)), 0.0)
-            and Affine(((("x", k), -1.0), (("x2", k), 1.0)), 0.0) in found
+            if constraint == affine([(("x", k), 1.0), (("x2", k), -1.0)])
+            and negated(constraint) in found
         ]
 
     def _value(self, constraint: Affine, points: Mapping[str, Tensor]) -> Tensor:
         flat = {"x0": self.x0.flatten(1), **{name: t.flatten(1) for name, t in points.items()}}
-        total = flat["x"].new_full((len(self.x0),), constraint.constant)
-        for (source, k), coefficient in constraint.terms:
+        terms, constant = constraint.floats
+        total = flat["x"].new_full((len(self.x0),), constant)
+        for (source, k), coefficient in terms:
             total = total + coefficient * flat[source][:, k]
         return total
 
@@ -160,7 +161,8 @@ class Region:
         excess = self._value(constraint, points)
         if not bool((excess > 0).any()):
             return False
-        free = [(s, k, c) for (s, k), c in constraint.terms if s != "x0"]
+        terms, constant = constraint.floats
+        free = [(s, k, c) for (s, k), c in terms if s != "x0"]
         scale = sum(c * c for _, _, c in free)
         if scale == 0.0:
             return False
@@ -168,8 +170,8 @@ class Region:
         # which has another constraint on the far side.
         beyond = 0.0
         if negated(constraint) not in (*self.constraints, *self.constraints2):
-            sizes = [abs(constraint.constant)]
-            for (source, k), c in constraint.terms:
+            sizes = [abs(constant)]
+            for (source, k), c in terms:
                 values = self.x0 if source == "x0" else points[source]
                 sizes.append(abs(c) * float(values.flatten(1)[:, k].abs().max()))
             beyond = 4 * torch.finfo(excess.dtype).eps * sum(sizes)

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -115,12 +117,31 @@ def explicit(query: Query) -> Subject:
 
 def _text(form: HardForm) -> str:
     if isinstance(form, Affine):
-        terms = [f"{c!r}*{source}[{index}]" for (source, index), c in form.terms]
-        return f"{' + '.join([*terms, repr(form.constant)])} <= 0"
+        # Times a positive integer it says the same, and sums of floats are exact.
+        numbers = [c for _, c in form.terms] + [Fraction(form.constant)]
+        scale = math.lcm(*(c.denominator >> _twos(c.denominator) for c in numbers))
+        terms = [(f"*{source}[{index}]", c) for (source, index), c in form.terms]
+        parts = [
+            f"{v!r}{name}" for name, c in [*terms, ("", numbers[-1])] for v in _floats(c * scale)
+        ]
+        return f"{' + '.join(parts) or '0'} <= 0"
     if not form.parts:
         return "top" if isinstance(form, Max) else "bottom"
     sign = " and " if isinstance(form, Max) else " or "
     return sign.join(f"({_text(part)})" for part in form.parts)
+
+
+def _twos(value: int) -> int:
+    return (value & -value).bit_length() - 1
+
+
+def _floats(value: Fraction) -> list[float]:
+    """Floats whose sum is a dyadic fraction."""
+    found = []
+    while value:
+        found.append(float(value))
+        value -= Fraction(found[-1])
+    return found
 
 
 def confirm(

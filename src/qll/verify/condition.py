@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any, TypeAlias
 
@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qll.errors import InputError
-from qll.formula.hard import Affine, HardForm, Max, Min, Slot, affine
+from qll.formula.hard import Affine, HardForm, Max, Min, Slot, affine, is_finite, is_usable, nearest
 
 Array: TypeAlias = NDArray[np.float64]
 
@@ -43,14 +43,19 @@ Tree: TypeAlias = int | bool | Both | Any_
 
 @dataclass(frozen=True, eq=False)
 class Condition:
-    """Leaf ``m`` is ``constant[m] + outputs[m] @ y + inputs[m] @ x``; the property holds iff the
-    tree's value is <= 0 (or < 0, where ``tie_violates``)."""
+    """Leaf ``m`` is ``exact[m]``, in floats ``constant[m] + outputs[m] @ y + inputs[m] @ x``; the
+    property holds iff the tree's value is <= 0 (or < 0, where ``tie_violates``).
+
+    Each float is the nearest to its fraction, off by at most 2^-53 of itself: a bound that counts
+    every sum of products with one more rounding than it has products covers that. What judges a
+    point reads the fractions."""
 
     outputs: Array  # (leaves, output size)
     inputs: Array | None  # (leaves, input size), or nothing speaks of the input
     constant: Array  # (leaves,)
     tree: Tree
     tie_violates: bool = False
+    exact: tuple[Affine, ...] = ()
 
     @property
     def leaves(self) -> int:
@@ -75,16 +80,12 @@ class Condition:
     ) -> tuple[Fraction, Fraction]:
         """The exact range of the value at the point ``x`` when output i is in [low[i], high[i]]."""
         lows, highs = [], []
-        for m in range(self.leaves):
-            floor = ceiling = Fraction(float(self.constant[m]))
-            for i in np.flatnonzero(self.outputs[m]).tolist():
-                c = Fraction(float(self.outputs[m, i]))
-                ends = c * Fraction(float(low[i])), c * Fraction(float(high[i]))
+        for leaf in self.exact:
+            floor = ceiling = Fraction(leaf.constant)
+            for (source, i), c in leaf.terms:
+                span = (low[i], high[i]) if source == "y" else (x[i],)
+                ends = [c * Fraction(float(v)) for v in span]
                 floor, ceiling = floor + min(ends), ceiling + max(ends)
-            if self.inputs is not None:
-                for k in np.flatnonzero(self.inputs[m]).tolist():
-                    term = Fraction(float(self.inputs[m, k])) * Fraction(float(x[k]))
-                    floor, ceiling = floor + term, ceiling + term
             lows.append(floor)
             highs.append(ceiling)
         return _exact(self.tree, lows), _exact(self.tree, highs)
@@ -92,13 +93,10 @@ class Condition:
     def exact_value(self, y: Sequence[Fraction], x: Sequence[float] | Array) -> Fraction:
         """The value at the point ``x`` with the exact outputs ``y``."""
         leaves = []
-        for m in range(self.leaves):
-            total = Fraction(float(self.constant[m]))
-            for i in np.flatnonzero(self.outputs[m]).tolist():
-                total += Fraction(float(self.outputs[m, i])) * Fraction(y[i])
-            if self.inputs is not None:
-                for k in np.flatnonzero(self.inputs[m]).tolist():
-                    total += Fraction(float(self.inputs[m, k])) * Fraction(float(x[k]))
+        for leaf in self.exact:
+            total = Fraction(leaf.constant)
+            for (source, i), c in leaf.terms:
+                total += c * (Fraction(y[i]) if source == "y" else Fraction(float(x[i])))
             leaves.append(total)
         return _exact(self.tree, leaves)
 
@@ -110,7 +108,7 @@ class Condition:
         return weights
 
     def with_tree(self, tree: Tree) -> Condition:
-        return Condition(self.outputs, self.inputs, self.constant, tree, self.tie_violates)
+        return replace(self, tree=tree)
 
 
 @dataclass(frozen=True)
@@ -179,10 +177,10 @@ class _Compiler:
     def compile(self, form: HardForm) -> Tree:
         match form:
             case Affine(terms, constant):
-                if math.isnan(constant) or any(not math.isfinite(c) for _, c in terms):
-                    raise _unusable(form)
-                if not terms or math.isinf(constant):
+                if not terms or not is_finite(constant):
                     return constant >= 0 if self.tie_violates else constant > 0
+                if not form.is_usable:
+                    raise unusable(form)
                 for slot, _ in terms:
                     self._check(slot)
                 return self.rows.setdefault(form, len(self.rows))
@@ -241,11 +239,12 @@ def assume(tree: Tree, known: Mapping[int, bool]) -> Tree:
     return tree if isinstance(tree, bool) else known.get(tree, tree)
 
 
-def _unusable(form: Affine) -> InputError:
+def unusable(form: Affine) -> InputError:
+    numbers = [form.constant, *(c for _, c in form.terms)]
     return InputError(
-        "the condition has a number that is not finite",
-        expected="finite coefficients and a constant that is a number",
-        found=repr(form),
+        "a number of the condition is too large or too small",
+        expected="0, or a size between 1e-307 and 8e307 once like terms are collected",
+        found=", ".join(f"{nearest(c):.3g}" for c in numbers if not is_usable(c))[:80],
         fix="check the thresholds and parameters of the property",
     )
 
@@ -257,7 +256,7 @@ def substitute(form: HardForm, values: Mapping[str, Sequence[float] | Array]) ->
             kept = []
             for (source, index), coefficient in terms:
                 if source in values:
-                    constant += coefficient * float(values[source][index])
+                    constant += coefficient * Fraction(float(values[source][index]))
                 else:
                     kept.append(((source, index), coefficient))
             return affine(kept, constant)
@@ -276,10 +275,11 @@ def compile_condition(
     inputs = np.zeros((len(compiler.rows), input_size))
     constant = np.zeros(len(compiler.rows))
     for leaf, row in compiler.rows.items():
-        constant[row] = leaf.constant
-        for (source, index), coefficient in leaf.terms:
+        terms, constant[row] = leaf.floats
+        for (source, index), coefficient in terms:
             (outputs if source == "y" else inputs)[row, index] = coefficient
-    return Condition(outputs, inputs if inputs.any() else None, constant, tree, tie_violates)
+    exact, direct = tuple(compiler.rows), inputs if inputs.any() else None
+    return Condition(outputs, direct, constant, tree, tie_violates, exact)
 
 
 def reduce_tree(tree: Tree, values: NDArray[Any]) -> NDArray[Any]:

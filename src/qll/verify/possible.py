@@ -63,8 +63,8 @@ def _feasible(rows: list[Affine], outputs: int, count: _Count) -> bool:
         raise MissingExtra.of("scipy", "fast", "asking whether a property can be met") from error
     matrix = np.zeros((len(held), outputs))
     for k, row in enumerate(held):
-        for (_, index), coefficient in row.terms:
+        for (_, index), coefficient in row.floats[0]:
             matrix[k, index] += coefficient
-    bounds = np.array([-row.constant for row in held])
+    bounds = np.array([-row.floats[1] for row in held])
     found = linprog(np.zeros(outputs), A_ub=matrix, b_ub=bounds, bounds=(None, None))
     return bool(found.status != 2)  # only a proof of infeasibility counts

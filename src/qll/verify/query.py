@@ -11,9 +11,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from qll.errors import InputError
-from qll.formula.hard import Affine, HardForm
+from qll.formula.hard import Affine, HardForm, affine, negated
 from qll.networks.relu_form import ReluForm
-from qll.verify.condition import Array, Condition, assume, both, compile_condition
+from qll.verify.condition import Array, Condition, assume, both, compile_condition, unusable
 
 
 class VerifiableNetwork(Protocol):
@@ -103,8 +103,10 @@ class Query:
         rows = np.zeros((len(self.constraints), self.form.input_size))
         constant = np.zeros(len(self.constraints))
         for r, constraint in enumerate(self.constraints):
-            constant[r] = constraint.constant
-            for (source, index), coefficient in constraint.terms:
+            if not constraint.is_usable:
+                raise unusable(constraint)
+            terms, constant[r] = constraint.floats
+            for (source, index), coefficient in terms:
                 if source != "x" or not 0 <= index < self.form.input_size:
                     raise InputError(
                         f"a constraint of the region speaks of {source}[{index}]",
@@ -133,31 +135,28 @@ class Query:
             np.concatenate([inner.constant, -constant]),
             tree,
             inner.tie_violates,
+            (*inner.exact, *(negated(c) for c in self.constraints)),  # type: ignore[arg-type]
         )
 
     @cached_property
     def vacuous(self) -> bool:
         """Nothing of the region can violate the condition, whatever the network computes: the data
         point's labels or coordinates make the premise false, or the region is empty. Exact."""
-        rows, constant = self.region_rows
-        if any(self._least(row, c) > 0 for row, c in zip(rows, constant, strict=True)):
+        if any(self._least(constraint) > 0 for constraint in self.constraints):
             return True
         known: dict[int, bool] = {}
-        condition = self.compiled
-        for leaf in range(condition.leaves):
-            if condition.outputs[leaf].any() or condition.inputs is None:
-                continue
-            most = -self._least(-condition.inputs[leaf], -float(condition.constant[leaf]))
-            if not (most >= 0 if self.tie_violates else most > 0):
-                known[leaf] = False
-        return assume(condition.tree, known) is False
+        for leaf, form in enumerate(self.compiled.exact):
+            if all(source == "x" for (source, _), _ in form.terms):
+                most = -self._least(affine([(s, -c) for s, c in form.terms], -form.constant))
+                if not (most >= 0 if self.tie_violates else most > 0):
+                    known[leaf] = False
+        return assume(self.compiled.tree, known) is False
 
-    def _least(self, row: Array, constant: float) -> Fraction:
-        """The exact minimum of ``row @ x + constant`` over the box."""
-        total = Fraction(float(constant))
-        for k in np.flatnonzero(row).tolist():
-            end = self.lower[k] if row[k] > 0 else self.upper[k]
-            total += Fraction(float(row[k])) * Fraction(float(end))
+    def _least(self, form: Affine) -> Fraction:
+        """The exact minimum of a function of the input over the box."""
+        total = Fraction(form.constant)
+        for (_, k), c in form.terms:
+            total += c * Fraction(float(self.lower[k] if c > 0 else self.upper[k]))
         return total
 
     def clip(self, points: Array) -> Array:
@@ -172,7 +171,7 @@ class Query:
             return False
         return all(
             sum(
-                (Fraction(c) * Fraction(float(point[k])) for (_, k), c in constraint.terms),
+                (c * Fraction(float(point[k])) for (_, k), c in constraint.terms),
                 Fraction(constraint.constant),
             )
             <= 0

@@ -9,13 +9,14 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
+from fractions import Fraction
 from pathlib import Path
 from typing import TypeAlias
 
 import numpy as np
 
 from qll.errors import InputError
-from qll.formula.hard import Affine, HardForm, Max, Min, Slot, affine
+from qll.formula.hard import ONE, ZERO, Affine, HardForm, Max, Min, Slot, affine
 from qll.verify.condition import Array
 
 Expression: TypeAlias = "str | list[Expression]"
@@ -82,7 +83,7 @@ def _bound(form: Affine, bounds: dict[int, list[float]]) -> None:
     """``coefficient * x + constant >= 0`` as an end of the box."""
     ((_, index), coefficient) = form.terms[0]
     ends = bounds.setdefault(index, [-np.inf, np.inf])
-    end = -form.constant / coefficient
+    end = float(-Fraction(form.constant) / coefficient)
     if coefficient > 0:
         ends[0] = max(ends[0], end)
     else:
@@ -103,16 +104,16 @@ def _formula(body: Expression) -> HardForm:
 
 
 def _difference(greater: Expression, smaller: Expression) -> Affine:
-    terms, constant = _linear(greater, 1.0)
-    more, other = _linear(smaller, -1.0)
+    terms, constant = _linear(greater, ONE)
+    more, other = _linear(smaller, -ONE)
     return affine(terms + more, constant + other)
 
 
-def _linear(term: Expression, sign: float) -> tuple[list[tuple[Slot, float]], float]:
+def _linear(term: Expression, sign: Fraction) -> tuple[list[tuple[Slot, Fraction]], Fraction]:
     match term:
         case str(text):
             if _NAME.match(text):
-                return [(_slot(text), sign)], 0.0
+                return [(_slot(text), sign)], ZERO
             return [], sign * _number(text)
         case ["+", *parts]:
             found = [_linear(part, sign) for part in parts]
@@ -126,7 +127,7 @@ def _linear(term: Expression, sign: float) -> tuple[list[tuple[Slot, float]], fl
             return _linear(left, sign * _number(right))
         case _:
             raise _bad("a term that is not linear", str(term)[:80])
-    return [t for terms, _ in found for t in terms], sum(c for _, c in found)
+    return [t for terms, _ in found for t in terms], sum((c for _, c in found), ZERO)
 
 
 def _slot(name: str) -> Slot:
@@ -139,14 +140,14 @@ def _slot(name: str) -> Slot:
     return match.group(1).lower(), int(digits)
 
 
-def _number(text: str) -> float:
+def _number(text: str) -> Fraction:
     try:
         value = float(text)
     except ValueError as error:
         raise _bad("a number that cannot be read", text[:80]) from error
     if not math.isfinite(value):
         raise _bad("a number that is not finite", text[:80])
-    return value
+    return Fraction(value)
 
 
 def _parse(text: str) -> list[Expression]:

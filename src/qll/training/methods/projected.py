@@ -111,8 +111,9 @@ class ProjectedMethod(AttackMethod):
         offsets = torch.zeros(len(found), dtype=last.weight.dtype)
         for k, clause in enumerate(found):
             for leaf in clause:
-                offsets[k] += leaf.constant / len(clause)
-                for (_, i), coefficient in leaf.terms:
+                terms, constant = leaf.floats
+                offsets[k] += constant / len(clause)
+                for (_, i), coefficient in terms:
                     rows[k, i] += coefficient / len(clause)
         if bool((rows.abs().sum(1) == 0).any()):
             raise InputError(
