@@ -9,6 +9,8 @@ ever when that one is left with a single test: a worker runs a test only when it
 or that there is none, and neither is ever said to it. Without replacements (--max-worker-restart=0)
 the others still run all that is queued. So here they stop after the test that they are at, and are
 ended if that takes long: the run is red within a minute, and says which test it was.
+
+Skips: where everything is installed on purpose (CI is set) what is skipped is a failure.
 """
 
 from __future__ import annotations
@@ -46,6 +48,32 @@ class Limits:
     def pytest_timeout_cancel_timer(self, item: pytest.Item) -> Iterator[None]:
         faulthandler.cancel_dump_traceback_later()
         return (yield)
+
+
+class NoSkips:
+    """In CI: an engine, a backend, a browser or data that are not there are a failure."""
+
+    # What the machine cannot do, whatever is installed.
+    ALLOWED = ("only root mounts a file system", "this processor does not")
+
+    def _refuse(self, report: Any) -> None:
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+        if report.skipped and not any(allowed in reason for allowed in self.ALLOWED):
+            report.outcome = "failed"
+            report.longrepr = f"In CI nothing is left out. {reason}"
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_makereport(self) -> Iterator[None]:
+        report = yield
+        if not hasattr(report, "wasxfail"):
+            self._refuse(report)
+        return report
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_make_collect_report(self) -> Iterator[None]:
+        report = yield
+        self._refuse(report)
+        return report
 
 
 class Worker:
@@ -123,3 +151,5 @@ def pytest_configure(config: pytest.Config) -> None:
     guard = Controller() if folder is None else Worker(Path(folder))
     config.pluginmanager.register(Limits(), "qll-limits")
     config.pluginmanager.register(guard, "qll-guard")
+    if os.environ.get("CI"):
+        config.pluginmanager.register(NoSkips(), "qll-no-skips")

@@ -36,14 +36,21 @@ LONG = "import time\ndef test_is_long(): time.sleep(600)\n"
 
 
 def run(
-    folder: Path, files: dict[str, str], *options: str, grace: float = 3.0
+    folder: Path,
+    files: dict[str, str],
+    *options: str,
+    grace: float = 3.0,
+    conftest: str = CONFTEST,
+    ci: bool = False,
 ) -> tuple[int, str, float]:
     """Of pytest, with the settings of the real runs; exit code, output and seconds."""
-    (folder / "conftest.py").write_text(CONFTEST.format(grace=grace))
+    (folder / "conftest.py").write_text(conftest.replace("{grace}", str(grace)))
     for name, text in files.items():
         (folder / name).write_text(text)
     config = ["-c", str(HERE.parent / "pyproject.toml"), "--rootdir", str(folder)]
-    config += ["-p", "no:cacheprovider", "-p", "no:hypothesispytest"]
+    config += ["-p", "no:cacheprovider"]
+    if conftest is CONFTEST:
+        config += ["-p", "no:hypothesispytest"]
     begun = time.monotonic()
     done = subprocess.run(
         [sys.executable, "-m", "pytest", *config, *options, str(folder)],
@@ -52,7 +59,8 @@ def run(
         check=False,
         timeout=2 * MINUTE,
         env={
-            **{k: v for k, v in os.environ.items() if not k.startswith("PYTEST_")},
+            **{k: v for k, v in os.environ.items() if not k.startswith(("PYTEST_", "CI"))},
+            **({"CI": "1"} if ci else {}),
             "PYTHONPATH": os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")]),
         },
     )
@@ -99,6 +107,47 @@ def test_a_test_that_hangs_ends_with_its_stacks(hang: str, tmp_path: Path) -> No
         assert "1 failed, 20 passed" in output
     else:
         assert "Timeout (0:00:05)!" in output
+
+
+SKIPS = """
+import pytest
+def test_engine(): pytest.skip("an engine is not installed")
+def test_mount(): pytest.skip("only root mounts a file system")
+@pytest.mark.xfail
+def test_known(): assert False
+"""
+
+
+@pytest.mark.parametrize("ci", [False, True])
+def test_a_skip_is_a_failure_in_ci(ci: bool, tmp_path: Path) -> None:
+    files = {"test_a.py": SKIPS, "test_b.py": "import pytest\npytest.importorskip('nothing')\n"}
+    code, output, _ = run(tmp_path, files, "--continue-on-collection-errors", ci=ci)
+    if ci:
+        assert code == 1 and "1 failed, 1 skipped, 1 xfailed, 1 error" in output
+        assert "In CI nothing is left out. Skipped: an engine is not installed" in output
+    else:
+        assert code == 0 and "3 skipped, 1 xfailed" in output
+
+
+EXAMPLES = """
+from hypothesis import given, strategies
+def drawn():
+    found = []
+    given(strategies.integers())(lambda x: found.append(x))()
+    return found
+def test_same(): assert drawn() == drawn()
+@given(strategies.integers(min_value=0))
+def test_small(x): assert x < 1000
+"""
+
+
+@pytest.mark.parametrize("ci", [False, True])
+def test_examples_are_new_at_home_and_the_same_in_ci(ci: bool, tmp_path: Path) -> None:
+    """With the real settings; what fails is printed with the line that repeats it."""
+    real = (HERE / "conftest.py").read_text()
+    code, output, _ = run(tmp_path, {"test_a.py": EXAMPLES}, conftest=real, ci=ci)
+    assert code == 1 and "x=1000," in output and "@reproduce_failure(" in output
+    assert ("FAILED" in output and "test_a.py::test_same" in output) is not ci
 
 
 def test_every_test_has_a_limit(request: pytest.FixtureRequest) -> None:
