@@ -175,7 +175,7 @@ def test_a_defect_is_a_failure_of_one_run(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_a_killed_run_goes_on_and_ends_as_if_nothing_had_been(tmp_path: Path) -> None:
-    grid = write_grid(tmp_path, epochs=40, images=32, logics=("qll:5",))
+    grid = write_grid(tmp_path, epochs=20, images=32, logics=("qll:5",))
     name = "not-both-dice-rendered-qll5-0"
     options = ("--seeds", "0", "--jobs", "1", "--count", "3")
     process = start("reproduce", "--grid", grid, "--out", tmp_path / "killed", *options)
@@ -184,13 +184,13 @@ def test_a_killed_run_goes_on_and_ends_as_if_nothing_had_been(tmp_path: Path) ->
     process.send_signal(signal.SIGKILL)
     process.communicate(timeout=60)
     done = len(epochs_of(metrics.parent))
-    assert 3 <= done < 40
+    assert 3 <= done < 20
     listed = reproduce(grid, tmp_path / "killed", "--list", "--seeds", "0")
     assert "1 started" in listed.output
     for folder in ("killed", "whole"):
         result = reproduce(grid, tmp_path / folder, "--seeds", "0", "--jobs", "1")
         assert result.exit_code == 0, result.output
-        assert_complete(tmp_path / folder / name, epochs=40)
+        assert_complete(tmp_path / folder / name, epochs=20)
     killed, whole = (tmp_path / folder / name for folder in ("killed", "whole"))
     assert (killed / "model.onnx").read_bytes() == (whole / "model.onnx").read_bytes()
     assert (killed / "evaluation.json").read_bytes() == (whole / "evaluation.json").read_bytes()

@@ -103,7 +103,7 @@ def test_a_grid_on_two_processes(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_killed_process_of_a_grid_is_replaced(tmp_path: Path) -> None:
-    grid, out = write_grid(tmp_path, epochs=30, images=32, logics=("qll:5",)), tmp_path / "out"
+    grid, out = write_grid(tmp_path, epochs=20, images=32, logics=("qll:5",)), tmp_path / "out"
     process = start(
         "reproduce", "--grid", grid, "--out", out, "--count", "3", "--jobs", "2", "--seeds", "0-2"
     )
@@ -113,7 +113,7 @@ def test_a_killed_process_of_a_grid_is_replaced(tmp_path: Path) -> None:
     output, errors = process.communicate()
     assert process.returncode == 0, output + errors
     for seed in range(3):
-        assert_complete(out / f"not-both-dice-rendered-qll5-{seed}", epochs=30)
+        assert_complete(out / f"not-both-dice-rendered-qll5-{seed}", epochs=20)
 
 
 def test_an_unknown_engine_and_a_scheduler_of_nothing() -> None:
@@ -222,7 +222,7 @@ def test_workers_that_never_come_are_not_waited_for_for_ever(
 def test_a_grid_on_a_cluster_one_of_whose_workers_is_killed(
     cluster: Cluster, tmp_path: Path
 ) -> None:
-    grid, out = write_grid(tmp_path, epochs=30, images=32, logics=("qll:5",)), tmp_path / "out"
+    grid, out = write_grid(tmp_path, epochs=20, images=32, logics=("qll:5",)), tmp_path / "out"
     process = start(
         "reproduce", "--grid", grid, "--out", out, "--count", "3", "--seeds", "0-3",
         "--engine", "dask", "--scheduler", cluster.address,
@@ -237,7 +237,7 @@ def test_a_grid_on_a_cluster_one_of_whose_workers_is_killed(
     assert process.returncode == 0, output + errors
     assert "4 finished" in output
     for seed in range(4):
-        assert_complete(out / f"not-both-dice-rendered-qll5-{seed}", epochs=30)
+        assert_complete(out / f"not-both-dice-rendered-qll5-{seed}", epochs=20)
         assert output.count(f"qll5-{seed}: finished") == 1
 
 
@@ -274,7 +274,7 @@ def test_verdicts_from_a_cluster_one_of_whose_workers_is_killed(
 def test_a_scheduler_that_goes_is_named_and_nothing_is_lost(
     cluster: Cluster, tmp_path: Path
 ) -> None:
-    grid, out = write_grid(tmp_path, epochs=30, images=32, logics=("qll:5",)), tmp_path / "out"
+    grid, out = write_grid(tmp_path, epochs=20, images=32, logics=("qll:5",)), tmp_path / "out"
     process = start(
         "reproduce", "--grid", grid, "--out", out, "--count", "3", "--seeds", "0-1",
         "--engine", "dask", "--scheduler", cluster.address,
@@ -290,7 +290,7 @@ def test_a_scheduler_that_goes_is_named_and_nothing_is_lost(
     result = reproduce(grid, out, "--jobs", "1")
     assert result.exit_code == 0, result.output
     for seed in range(2):
-        assert_complete(out / f"not-both-dice-rendered-qll5-{seed}", epochs=30)
+        assert_complete(out / f"not-both-dice-rendered-qll5-{seed}", epochs=20)
 
 
 def test_a_call_that_kills_its_workers_is_given_up_on_a_cluster(cluster: Cluster) -> None:
