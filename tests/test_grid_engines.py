@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -42,6 +43,10 @@ def double(item: int) -> int:
 
 def process_of(item: int) -> int:
     return os.getpid()
+
+
+def size_of(item: bytes) -> int:
+    return len(item)
 
 
 def refuse(item: int) -> int:
@@ -196,6 +201,8 @@ def test_one_worker_of_one_thread_does_all_the_work(bare_scheduler: Cluster) -> 
     assert len(found) == 3 and len(set(found.values())) == 1
     assert os.getpid() not in found.values()
     assert dict(workers.run(process_of, [0])) == {0: found[0]}
+    with warnings.catch_warnings(action="error"):  # large networks are sent without a word
+        assert dict(workers.run(size_of, [bytes(12 << 20)])) == {0: 12 << 20}
     assert dict(workers.run(die_always, [0, 1, 2])) == {0: 0, 1: Lost(), 2: 2}
 
 

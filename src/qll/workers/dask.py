@@ -7,6 +7,7 @@ import logging
 import queue
 import time
 import uuid
+import warnings
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -92,9 +93,11 @@ class _Dispatch:
             call = self._waiting.popleft()
             self._attempts += 1
             key = f"{self._name}-{self._attempts}"
-            future = self._client.submit(
-                answer, call, key=key, workers=[worker], allow_other_workers=False, pure=False
-            )
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", "Sending large graph", UserWarning)  # a network
+                future = self._client.submit(
+                    answer, call, key=key, workers=[worker], allow_other_workers=False, pure=False
+                )
             self._held[key] = _Held(call, worker, future)
             future.add_done_callback(self._collect)
 
