@@ -66,13 +66,13 @@ def run_row(corpus: Path, row: dict[str, Any], count: int, timeout: float) -> di
     result: dict[str, Any] = {
         **{k: row[k] for k in ("constraint", "dataset", "seed", "logic", "epsilon")},
         "prove_cpu": proving, "check_cpu": {"verified": 0.0, "falsified": 0.0},
-        "verified": 0, "falsified": 0, "unknown": 0,
+        "verified": 0, "falsified": 0, "unknown": 0, "vacuous": 0,
         "confirmed": {"verified": 0, "falsified": 0}, "sizes": [], "not_confirmed": [],
     }  # fmt: skip
     for index, (query, verdict, subject) in enumerate(zip(queries, verdicts, subjects)):
-        status = str(verdict.status)
+        status = "vacuous" if verdict.vacuous else str(verdict.status)
         result[status] += 1
-        if not verdict.decided:
+        if not verdict.decided or verdict.vacuous:  # says nothing of the network: not certified
             continue
         try:
             data, answer = certify(query, verdict, subject)
@@ -96,6 +96,7 @@ def report(name: str, r: dict[str, Any]) -> None:
     print(
         f"{name:60} verified {r['confirmed']['verified']}/{r['verified']} "
         f"falsified {r['confirmed']['falsified']}/{r['falsified']} unknown {r['unknown']} "
+        f"vacuous {r['vacuous']} "
         f"kB median {statistics.median(sizes) / 1000:.1f} max {sizes[-1] / 1000:.1f} "
         f"CPU s prove {r['prove_cpu']:.2f} check {r['check_cpu']['verified']:.2f} "
         f"+ {r['check_cpu']['falsified']:.2f}",
@@ -107,7 +108,8 @@ def report(name: str, r: dict[str, Any]) -> None:
 
 def add(rows: list[dict[str, Any]]) -> dict[str, Any]:
     total: dict[str, Any] = {
-        k: sum(r[k] for r in rows) for k in ("verified", "falsified", "unknown", "prove_cpu")
+        k: sum(r[k] for r in rows)
+        for k in ("verified", "falsified", "unknown", "vacuous", "prove_cpu")
     }
     for k in ("confirmed", "check_cpu"):
         total[k] = {s: sum(r[k][s] for r in rows) for s in ("verified", "falsified")}

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import hashlib
+import json
+import zlib
+from dataclasses import asdict, dataclass
 from functools import cache
 from typing import Any
 
@@ -10,7 +13,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from qll.audit.claim import unpack
+from qll.audit.layout import COLUMNS, MAGIC, digest, unpack
+from qll.formula.question import question
+from qll.formula.rewrite import Shape
 from qll.networks import Network, load
 from qll.properties import parse
 from qll.property import Property
@@ -87,8 +92,35 @@ class Certified:
 
     def parts(self) -> tuple[dict[str, Any], dict[str, Any]]:
         header, arrays = unpack(self.data)
-        header.pop("arrays")
-        return header, {name: array.copy() for name, array in arrays.items()}
+        return asdict(header), {name: array.copy() for name, array in arrays.items()}
+
+
+def seal(header: dict[str, Any], arrays: dict[str, Any]) -> bytes:
+    """A certificate with a fitting checksum, whatever it holds: numbers keep their bytes."""
+    bits = header.get("precision", 8)
+    bits = bits if bits in (8, 16, 32) else 8
+    lengths = {
+        name: a.nbytes // (COLUMNS[name].type(bits).itemsize if name in COLUMNS else 1)
+        for name, a in arrays.items()
+    }
+    head = json.dumps({**header, "arrays": lengths}).encode()
+    return sealed(head, b"".join(a.tobytes() for a in arrays.values()))
+
+
+def sealed(head: bytes, raw: bytes) -> bytes:
+    body = zlib.compress(len(head).to_bytes(4, "little") + head + raw)
+    return MAGIC + hashlib.sha256(body).digest() + body
+
+
+def hashes(
+    text: str, labels: tuple[int, ...] | None, shape: Shape, lower: Any, upper: Any
+) -> dict[str, str]:
+    """What a header says of a claim, so that only the proof is left to find it out."""
+    asked = question(text, labels, shape)
+    return {
+        "ground": digest(repr((asked.form, asked.constraints)).encode()),
+        "region": digest(lower.tobytes(), upper.tobytes()),
+    }
 
 
 def make_case(seed: int, text: str = ROBUST) -> Case:

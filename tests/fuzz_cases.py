@@ -231,13 +231,13 @@ def read_certificate(path: Path) -> Any:
     from audit_cases import certified
 
     from qll.audit import audit
-    from qll.audit.claim import unpack
+    from qll.audit.layout import unpack
 
     data, cases = path.read_bytes(), certified()
     answer = audit(data, cases[0].case.network.source)
     if not answer.confirmed:
         raise Refused
-    return {key: value for key, value in unpack(data)[0].items() if key != "arrays"}
+    return unpack(data)[0]
 
 
 class Refused(Exception):

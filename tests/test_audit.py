@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -13,25 +13,23 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from audit_cases import EDGES, SHAPE, certified, make_case
+from audit_cases import EDGES, SHAPE, Certified, certified, hashes, make_case, seal
 from torch import nn
 from typer.testing import CliRunner
 
 import qll
 from qll.audit import audit
 from qll.audit.bounds import Bounder, Groups
-from qll.audit.check import CASE, CROWN, HALVE
-from qll.audit.claim import digest, unpack
+from qll.audit.layout import CASE, CROWN, HALVE, unpack
 from qll.audit.network import NotConfirmed, read_network
 from qll.cli.main import build_app
 from qll.formula.hard import Max, Min, affine
-from qll.formula.question import question
 from qll.formula.rewrite import Shape
 from qll.networks import load
 from qll.properties import parse
 from qll.verify.api import Problem
 from qll.verify.backend import BACKENDS, Budget
-from qll.verify.certificate import certify, confirm, pack, write
+from qll.verify.certificate import certify, confirm, write
 from qll.verify.query import Query
 from qll.verify.verdict import Reason, Status, Verdict
 
@@ -214,7 +212,7 @@ def test_a_query_without_a_property_is_certified_by_its_own_text() -> None:
     query = c.case.query(c.epsilon)
     data, answer = certify(query, decide(query))
     assert answer.confirmed, answer
-    assert "box(" in unpack(data)[0]["text"]
+    assert "box(" in unpack(data)[0].text
 
 
 def test_inputs_and_constraints_enter_the_claim() -> None:
@@ -251,11 +249,10 @@ def test_few_inputs_are_certified_by_halved_boxes() -> None:
     data, answer = certify(query, verdict)
     assert answer.confirmed, answer
     header, arrays = unpack(data)
-    header.pop("arrays")
-    header["text"] = header["text"].replace(repr(-top - 0.02), repr(-top + 0.05))
-    _, constraints, false = question(header["text"], (), None, Shape(2, (3,)))
-    header["ground"] = digest(repr((false, constraints)).encode())
-    answer = audit(pack(header, arrays), network.source)
+    assert repr(top + 0.02) in header.text
+    text = header.text.replace(repr(top + 0.02), repr(top - 0.05))
+    changed = hashes(text, None, Shape(2, (3,)), query.lower, query.upper)
+    answer = audit(seal({**asdict(header), "text": text, **changed}, arrays), network.source)
     assert not answer.confirmed and "not proved" in answer.reason
 
 
@@ -297,21 +294,23 @@ def test_halved_boxes_are_checked_by_crown() -> None:
             "arguments": np.array([argument for _, argument in nodes], dtype="<u4"),
             "weights": np.ones(2 * 2**depth, dtype="<f4"),
             **{n: arrays[n][:0] for n in ("alpha", "delta", "delta_scale", "beta", "targets")},
-            "group_count": np.zeros(1, "<u4"),
+            "groups": np.zeros(3, "<u4"),
             "group_neurons": arrays["group_neurons"][:0],
             "group_inputs": arrays["group_inputs"][:0],
         }
-        small = {**header, "parameters": {"epsilon": c.epsilon * 0.9}}
-        lower, upper = (np.clip(c.case.x0 + s * c.epsilon * 0.9, 0, 1) for s in (-1, 1))
-        small["region"] = digest(lower.tobytes(), upper.tobytes())
-        answer = audit(pack(small, tree), c.case.network.source)
+        answer = audit(seal(of_radius(c, header, c.epsilon * 0.9), tree), c.case.network.source)
         if answer.confirmed:
             break
     assert answer.confirmed, answer
-    false = {**small, "parameters": {"epsilon": c.false_epsilon}}
-    lower, upper = (np.clip(c.case.x0 + s * c.false_epsilon, 0, 1) for s in (-1, 1))
-    false["region"] = digest(lower.tobytes(), upper.tobytes())
-    assert not audit(pack(false, tree), c.case.network.source).confirmed
+    false = of_radius(c, header, c.false_epsilon)
+    assert not audit(seal(false, tree), c.case.network.source).confirmed
+
+
+def of_radius(c: Certified, header: dict[str, Any], epsilon: float) -> dict[str, Any]:
+    text = header["text"].replace(f"= {c.epsilon!r}\n", f"= {epsilon!r}\n")
+    lower, upper = np.clip(c.case.x0 - epsilon, 0, 1), np.clip(c.case.x0 + epsilon, 0, 1)
+    labels = header["labels"]
+    return {**header, "text": text, **hashes(text, labels, Shape(3, SHAPE), lower, upper)}
 
 
 # --- witnesses ---
@@ -328,8 +327,8 @@ def test_witnesses_are_replayed() -> None:
         for wrong, reason in (
             (outside, "outside"),
             (c.case.x0, "satisfies"),
-            (c.witness[:-1], "another size"),
-            (np.full(36, np.nan), "outside"),
+            (c.witness[:-1], "another length"),
+            (np.full(36, np.nan), "out of range"),
         ):
             _, answer = certify(query, replace(claimed, witness=wrong), subject)
             assert not answer.confirmed and reason in answer.reason

@@ -13,16 +13,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from audit_cases import certified
+from audit_cases import certified, seal
 from fuzz_cases import READERS, damaged, limited, outcome
 from hypothesis import HealthCheck, given, settings
 from typer.testing import CliRunner
 
 from qll.audit import audit
-from qll.audit.check import SPLIT
+from qll.audit.layout import SPLIT
 from qll.audit.network import read_network as checker_network
 from qll.cli.main import build_app
-from qll.verify.certificate import pack
 
 EXAMPLES = int(os.environ.get("QLL_FUZZ", "0"))
 SETTINGS = settings(
@@ -155,7 +154,7 @@ def test_a_certificate_cannot_name_a_file(
     header, arrays = certified()[0].parts()
     folder = tmp_path / "certificates"
     folder.mkdir()
-    (folder / "0.qllcert").write_bytes(pack({**header, "network": name}, arrays))
+    (folder / "0.qllcert").write_bytes(seal({**header, "network": name}, arrays))
     opened: list[str] = []
     real = Path.read_bytes
     monkeypatch.setattr(Path, "read_bytes", lambda path: opened.append(path.name) or real(path))
@@ -167,12 +166,15 @@ def test_a_certificate_cannot_name_a_file(
 def test_a_certificate_cannot_rewrite_the_screen(tmp_path: Path) -> None:
     header, arrays = certified()[0].parts()
     escape = "\x1b[2K\rother.qllcert: verified: confirmed\n"
-    changed = {**header, "text": header["text"] + f"# {escape}", "verdict": escape}
-    (tmp_path / "0.qllcert").write_bytes(pack(changed, arrays))
-    result = CliRunner().invoke(build_app(), ["audit", str(tmp_path)])
-    assert result.exit_code == 12 and "\x1b" not in result.output and "\r" not in result.output
-    lines = [line for line in result.output.splitlines() if line.startswith("other")]
-    assert not lines, result.output
+    for field in ("text", "verdict", "network"):
+        changed = {**header, field: str(header[field]) + f"# {escape}"}
+        (tmp_path / "0.qllcert").write_bytes(seal(changed, arrays))
+        (tmp_path / f"{header['network']}.onnx").write_bytes(certified()[0].case.network.source)
+        result = CliRunner().invoke(build_app(), ["audit", str(tmp_path)])
+        assert result.exit_code == 12 and "\x1b" not in result.output
+        assert "\r" not in result.output
+        lines = [line for line in result.output.splitlines() if line.startswith("other")]
+        assert not lines, result.output
 
 
 def test_groups_of_neurons_that_do_not_exist(tmp_path: Path) -> None:
@@ -180,9 +182,9 @@ def test_groups_of_neurons_that_do_not_exist(tmp_path: Path) -> None:
     case = certified()[0]
     header, arrays = case.parts()
     for name in ("group_neurons", "group_inputs"):
-        changed = {**arrays, name: arrays[name].astype("<u4")}
+        changed = {**arrays, name: arrays[name].copy()}
         changed[name][0] = 0xFFFFFFF0
-        data = pack(header, changed)
+        data = seal(header, changed)
         with limited():
             answer = audit(data, case.case.network.source)
         assert not answer.confirmed and "Memory" not in answer.reason
@@ -194,10 +196,11 @@ def test_a_proof_that_only_splits(tmp_path: Path) -> None:
     header, arrays = case.parts()
     count = 3_000_000
     endless = {
-        **arrays,
+        **{n: a if n in ("x0", "loose") else a[:0] for n, a in arrays.items()},
         "kinds": np.full(count, SPLIT, dtype="u1"),
         "arguments": np.zeros(count, dtype="<u4"),
+        "groups": np.zeros(3, dtype="<u4"),
     }
     with limited():
-        answer = audit(pack(header, endless), case.case.network.source)
+        answer = audit(seal(header, endless), case.case.network.source)
     assert not answer.confirmed and "too deep" in answer.reason

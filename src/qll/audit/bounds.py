@@ -41,21 +41,26 @@ import numpy as np
 
 from qll.audit.network import Array, Network, require
 
-TINY = 2.0**-800
+TINY, UNIT = 2.0**-800, 2.0**-53
 MOST_HULL = 5  # neurons of a group whose subsets are enumerated
 
 
 class Groups:
     """A partition of the first layer's neurons with the inputs that each group reads, (groups, most
-    neurons) and (groups, most inputs), padded with the number of neurons and of inputs."""
+    neurons) and (groups, most inputs), padded with the number of neurons and of inputs. No group
+    is without neurons and none has an input twice: sums over groups and over an input's copies
+    have at most as many terms as there are neurons, which the constant g of the error counts."""
 
     def __init__(self, network: Network, neuron: Any, column: Any) -> None:
         whole = network.maps[0].floats[0]
         n, m = whole.shape
-        known = neuron.max() <= n and column.max() <= m
-        require(known and neuron.size * column.shape[1] <= 1 << 24, "groups that are too large")
+        require(neuron.size * column.shape[1] <= 1 << 24, "groups that are too large")
         once = np.bincount(neuron.ravel(), minlength=n + 1)[:n] == 1
         require(once.all(), "groups are not a partition of the neurons")
+        require((neuron < n).any(axis=1).all(), "a group without neurons")
+        ordered = np.sort(column, axis=1)
+        again = (ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] < m)
+        require(not again.any(), "a group that has an input twice")
         self.neuron, self.column = neuron, column
         place = neuron[:, :, None], column[:, None, :]
         self.weight, again = np.pad(whole, ((0, 1), (0, 1)))[place], np.zeros((n + 1, m + 1))
@@ -90,7 +95,7 @@ class Bounder:
     def __init__(self, network: Network, groups: Any = None) -> None:
         self.layers, self.groups = [exact.floats for exact in network.maps], groups
         self.starts = np.cumsum([0, *network.widths[1:-1]])
-        self.g = 16.16 * (2 * sum(network.widths) + 16) * 2.0**-53  # above 16 gamma_n, with room
+        self.g = 16.16 * (2 * sum(network.widths) + 16) * UNIT  # above 16 gamma_n, with room
 
     def area(self, lower: Array, upper: Array) -> Area:
         """Interval arithmetic through all layers, outward."""
@@ -181,7 +186,8 @@ class Bounder:
         pixel[groups.used] += groups.totals(own)
         tied = np.zeros_like(own)
         tied[groups.others] = delta.T
-        more = self.g * (area.reach[groups.input] @ np.abs(tied))
+        # A sum of positive terms, one for each copy: their number bounds its own rounding.
+        more = self.g * (1 + 2 * tied.size * UNIT) * (area.reach[groups.input] @ np.abs(tied))
         tied[groups.home] = -groups.totals(tied)
         q = pixel[groups.input] * groups.share[:, None] - chords + tied
         pixel[groups.used] = 0.0

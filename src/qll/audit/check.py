@@ -22,18 +22,37 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from qll.audit.bounds import Bounder, Groups
-from qll.audit.claim import Claim, Tree, digest, unpack
+from qll.audit.claim import Claim, Tree
+from qll.audit.expected import Expected
+from qll.audit.layout import (
+    ALWAYS,
+    BOUND,
+    CASE,
+    CROWN,
+    EMPTY,
+    HALVE,
+    OPEN,
+    SPLIT,
+    TIGHTEN,
+    Header,
+    digest,
+    fit,
+    unpack,
+)
 from qll.audit.network import Array, Network, NotConfirmed, affine, read_network, require
+from qll.audit.statement import Statement
 from qll.errors import QllError
 
-BOUND, CROWN, EMPTY, CASE, SPLIT, TIGHTEN, HALVE, OPEN, ALWAYS = range(9)
 BATCH, MOST_NUMBERS = 64, 1 << 26
 
 
 class Answer(NamedTuple):
+    """``claim`` is what was checked, None if it could not be read."""
+
     verdict: str
     confirmed: bool
     reason: str
+    claim: Statement | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,28 +81,35 @@ class Proof:
 
     def __init__(self, claim: Claim, network: Network, arrays: dict[str, Any]) -> None:
         self.claim, self.arrays, self.used = claim, arrays, dict.fromkeys(arrays, 0)
-        tables = (arrays[n].astype(np.int64).tobytes() for n in ("group_neurons", "group_inputs"))
-        self.groups = _groups(network, int(arrays["group_count"][0]), *tables)
+        tables = (arrays[name].tobytes() for name in ("group_neurons", "group_inputs"))
+        self.groups = _groups(network, int(arrays["groups"][0]), *tables)
         self.bounder, self.plain = Bounder(claim.network, self.groups), Bounder(claim.network)
         self.starts = self.bounder.starts
         self.loose = np.flatnonzero(np.unpackbits(arrays["loose"], count=int(self.starts[-1])))
         self.leaves: dict[int, list[Any]] = {BOUND: [], CROWN: []}  # domain, weights, multipliers
 
     def take(self, name: str, count: int) -> Any:
-        at = self.used[name]
-        require(at + count <= self.arrays[name].size, f"the certificate lacks {name}")
-        self.used[name] = at + count
-        return self.arrays[name][at : at + count].astype(np.float64)
+        at, self.used[name] = self.used[name], self.used[name] + count
+        require(self.used[name] <= self.arrays[name].size, f"the certificate lacks {name}")
+        return self.arrays[name][at : at + count]
+
+    def fraction(self, name: str, count: int) -> Array:
+        """Of alpha or delta, whatever their precision."""
+        raw = self.take(name, count).astype(np.float64)
+        if self.arrays[name].dtype == np.uint8:
+            raw = raw / 255.0 if name == "alpha" else (raw - 128.0) / 127.0
+        return np.asarray(raw)
 
     def run(self) -> None:
         claim, count = self.claim, len(self.claim.atoms)
         required = tuple(range(count - claim.required, count))
         stack = [Domain((claim.lower, claim.upper), required, ()).need(claim.tree)]
+        nodes = zip(*(self.arrays[name].tolist() for name in ("kinds", "arguments")), strict=True)
         while stack:
             require(len(stack) * max(1000, self.starts[-1]) <= MOST_NUMBERS, "too deep a tree")
             if (domain := stack.pop()) is None:
                 continue
-            kind, argument = (int(self.take(name, 1)[0]) for name in ("kinds", "arguments"))
+            kind, argument = next(nodes, (-1, 0))
             if domain.area is None and kind in (BOUND, SPLIT, TIGHTEN, OPEN):
                 domain = replace(domain, area=self.bounder.area(*domain.box))
             area = domain.area
@@ -93,10 +119,9 @@ class Proof:
                 require(area is not None and (area.low > area.high).any(), "a domain not empty")
             elif kind == CASE:
                 require(argument < len(domain.waiting), "a disjunction that is not there")
-                parts = domain.waiting[argument][1]  # type: ignore[index]
+                parts = domain.waiting[argument][1]
                 stack += [domain.need(part, argument) for part in reversed(parts)]
             elif kind == SPLIT:
-                require(argument < self.starts[-1], "a split of a neuron that does not exist")
                 on, off = area.low.copy(), area.high.copy()
                 on[argument], off[argument] = max(on[argument], 0.0), min(off[argument], 0.0)
                 for sign, side in ((1, {"low": on}), (-1, {"high": off})):
@@ -109,24 +134,24 @@ class Proof:
                 area = replace(area, low=found.low[0, 0], high=found.high[0, 0])
                 stack.append(replace(domain, area=area, sign={}))
             else:
-                require(kind == HALVE, f"a node of kind {kind}")
+                require(kind == HALVE, "the proof is cut")
                 (lower, upper), (right, left) = domain.box, (t.copy() for t in domain.box)
-                require(argument < lower.size, "an input that does not exist")
                 left[argument] = right[argument] = (lower + (upper - lower) / 2)[argument]
                 for box in ((right, upper), (lower, left)):  # bounds were of the whole: start anew
                     stack.append(Domain(box, domain.atoms, domain.waiting))
         for kind in [kind for kind, leaves in self.leaves.items() if leaves]:
             self.flush(kind)
-        for name in ("kinds", "arguments", "alpha", "delta", "beta", "weights", "targets"):
+        require(next(nodes, None) is None, "nodes are left over")
+        for name in ("beta", "weights"):
             require(self.used[name] == self.arrays[name].size, f"{name} are left over")
 
     def tighten(self, domain: Domain, count: int) -> Domain:
         """Proves ``sign z_i >= value`` for neurons of one layer, all from the bounds before."""
-        targets = self.take("targets", count).astype(np.int64)
+        require(count * self.starts[-1] <= MOST_NUMBERS, "too many bounds at once")
+        targets = self.take("targets", count)
         at, sign = targets // 2, 1.0 - 2.0 * (targets % 2)
-        layers = np.searchsorted(self.starts, at, side="right")
-        fine = 0 < count * self.starts[-1] <= MOST_NUMBERS and layers.min() == layers.max()
-        require(fine and layers[0] < len(self.starts), "not bounds of one layer")
+        layers = np.searchsorted(self.starts, at, side="right")  # at least 1: no target is negative
+        require(layers.min() == layers.max(), "not bounds of one layer")
         layer, low, high = int(layers[0]), domain.area.low.copy(), domain.area.high.copy()
         b = np.zeros((count, self.claim.network.widths[layer]))
         b[np.arange(count), at - self.starts[layer - 1]] = sign
@@ -139,14 +164,15 @@ class Proof:
     def multipliers(self, domain: Domain, count: int) -> dict[str, Any]:
         """Of the next ``count`` problems: alpha (0 where not given), beta times sign, delta."""
         alpha, push = np.zeros((2, count, int(self.starts[-1])))
-        raw = self.take("alpha", count * self.loose.size).reshape(count, -1)
-        alpha[:, self.loose] = raw / (255.0 if self.arrays["alpha"].dtype == np.uint8 else 1.0)
-        beta = self.take("beta", count * len(domain.sign)).reshape(count, -1)
-        push[:, list(domain.sign)] = np.maximum(beta, 0) * list(domain.sign.values())
+        alpha[:, self.loose] = self.fraction("alpha", count * self.loose.size).reshape(count, -1)
+        beta = self.take("beta", count * len(domain.sign)).astype(np.float64).reshape(count, -1)
+        push[:, list(domain.sign)] = beta * list(domain.sign.values())
         found = {"alpha": alpha, "push": push}
         if self.groups is not None:
-            delta = self.take("delta", count * self.groups.others.size).reshape(count, -1)
-            found["delta"] = delta * self.take("delta_scale", count)[:, None]
+            delta = self.fraction("delta", count * self.groups.others.size).reshape(count, -1)
+            if delta.size:
+                delta = delta * self.take("delta_scale", count).astype(np.float64)[:, None]
+            found["delta"] = delta
         return found
 
     def always(self, weight: Array) -> None:
@@ -163,7 +189,7 @@ class Proof:
         multipliers = self.multipliers(domain, 1) if kind == BOUND else {}
         weight, leaves = np.zeros(len(self.claim.atoms)), self.leaves.get(kind, [])
         weight[list(domain.atoms)] = self.take("weights", len(domain.atoms))
-        require(weight.min() >= 0 < weight.max() < np.inf, "weights that are not a combination")
+        require(weight.max(initial=0.0) > 0, "weights that are not a combination")
         other = kind == BOUND and leaves and leaves[0][0].box is not domain.box
         if other or len(leaves) == BATCH:
             self.flush(kind)
@@ -195,25 +221,33 @@ def _groups(network: Network, count: int, neurons: bytes, inputs: bytes) -> Grou
     return Groups(network, *tables) if count else None
 
 
-def audit(data: bytes, network: bytes) -> Answer:
-    """Does this certificate prove its claim about the network in these ONNX bytes?"""
-    verdict = "unknown"
+def audit(data: bytes, network: bytes, claim: Expected | None = None) -> Answer:
+    """Does this certificate prove its claim about the network in these ONNX bytes, and is that the
+    ``claim`` of yours (see `qll.audit.read_claim`), if you give one?"""
+    verdict, said = "unknown", None
     try:
         header, arrays = unpack(data)
-        verdict = str(header["verdict"])
-        require(header["format"] == 1, "a certificate of another version")
-        require(digest(network) == header["network"], "another network")
-        require(verdict in ("verified", "falsified"), f"a verdict '{verdict}'")
-        scales = (header["mean"], header["std"])
-        chain = read_network(network, *(s and tuple(float(v) for v in s) for s in scales))
+        verdict, said = header.verdict, Statement(header, arrays["x0"].astype(np.float64))
+        require(digest(network) == header.network, "another network")
+        chain = read_network(network, header.mean, header.std)
+        found = fit(arrays, chain.widths, header.precision)
         with np.errstate(all="ignore"):
-            claim = Claim(header, arrays["x0"].astype(np.float64), chain)
+            said, proof = _state(header, found, chain)
+            if claim is not None:
+                claim.compare(said)
             if verdict == "falsified":
-                claim.replay(arrays["witness"])
+                proof.replay(found["witness"])
             else:
-                Proof(claim, chain, arrays).run()
+                Proof(proof, chain, found).run()
     except (NotConfirmed, QllError) as error:
-        return Answer(verdict, False, getattr(error, "what", str(error)))
+        return Answer(verdict, False, getattr(error, "what", str(error)), said)
     except Exception as error:  # whatever it stumbles over, the certificate is not understood
-        return Answer(verdict, False, f"damaged: {type(error).__name__}: {error}")
-    return Answer(verdict, True, "proved" if verdict == "verified" else "replayed")
+        return Answer(verdict, False, f"damaged: {type(error).__name__}: {error}", said)
+    return Answer(verdict, True, "proved" if verdict == "verified" else "replayed", said)
+
+
+def _state(header: Header, arrays: dict[str, Any], network: Network) -> tuple[Statement, Claim]:
+    found, shape = Claim(header, arrays["x0"], network), network.input_shape
+    region = found.lower, found.upper
+    whole = Statement(header, arrays["x0"], shape, found.widths[-1], region, found.inhabited)
+    return whole, found

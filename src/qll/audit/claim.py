@@ -1,96 +1,64 @@
 """From a certificate to what has to be proved: a box, and a tree of linear atoms.
 
-The file is magic, the SHA-256 of the rest, then compressed: a JSON header, whose ``arrays`` lists
-name, type and length of each array, and the bytes of these. Every length is checked before anything
-is read, and nothing but numbers is ever built. The property's text is read by `qll.formula`, so
-that the claim rests on the text alone; hashes say that the prover meant the same box and formula.
+The property's text is read by `qll.formula`, so that the claim rests on the text alone, which must
+be the canonical one; hashes say that the prover meant the same box and formula. A claim that holds
+whatever the network computes is refused: it is vacuous.
 """
 
-import hashlib
-import json
-import zlib
+from __future__ import annotations
+
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from qll.audit.network import Array, Network, NotConfirmed, affine, require
-from qll.formula.hard import Affine, HardForm, Max, negated, sources
+from qll.audit.layout import Header, digest
+from qll.audit.network import Array, Network, affine, require
+from qll.formula.hard import Affine, HardForm, Max, is_usable, negated, sources
 from qll.formula.question import question
 from qll.formula.rewrite import Shape
 
-MAGIC, MOST_BYTES = b"QLLCERT1", 1 << 28
-TYPES = ("u1", "i1", "<u2", "<u4", "<f2", "<f4", "<f8")
 # How the property is violated: an atom's number (it is > 0), a constant, all parts or any part.
 Tree: TypeAlias = "bool | int | tuple[str, tuple[Tree, ...]]"
 
 
-def digest(*parts: bytes) -> str:
-    return hashlib.sha256(b"".join(parts)).hexdigest()
-
-
-def unpack(data: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Header and arrays. The checksum finds accidents; a forger's file has a fitting one."""
-    start = len(MAGIC) + 32
-    require(data.startswith(MAGIC) and len(data) > start, "not a certificate")
-    intact = hashlib.sha256(data[start:]).digest() == data[len(MAGIC) : start]
-    require(intact, "the file is damaged: its checksum differs")
-    try:
-        reader = zlib.decompressobj()
-        raw = reader.decompress(data[start:], MOST_BYTES)
-        require(reader.eof and not reader.unused_data, "the file is cut or too large")
-        at = 4 + int.from_bytes(raw[:4], "little")
-        require(at <= len(raw), "the header is cut")
-        header, arrays = json.loads(raw[4:at]), dict[str, Any]()
-        for name, kind, size in header["arrays"]:
-            require(kind in TYPES and type(size) is int and size >= 0, "a bad array")
-            end = at + size * np.dtype(kind).itemsize
-            require(end <= len(raw) and name not in arrays, "an array is cut")
-            arrays[str(name)] = np.frombuffer(raw[at:end], dtype=kind)
-            at = end
-        require(at == len(raw), "bytes are left over")
-    except (zlib.error, ValueError, TypeError, KeyError, RecursionError) as error:
-        raise NotConfirmed(f"the file is damaged: {error}") from error
-    return header, arrays
-
-
 class Claim:
     """No point of the box violates ``tree`` over atoms: the outputs of ``network``, here the given
-    one with the atoms as its last layer, plus ``inputs @ x``. The last ``required`` atoms are >= 0
-    inside the region's constraints."""
+    one with the atoms as its last layer, plus ``direct`` terms of the input (``inputs``: the same
+    as floats). The last ``required`` atoms are >= 0 inside the region's constraints."""
 
-    def __init__(self, header: dict[str, Any], x0: Array, network: Network) -> None:
-        pairs = tuple((str(k), float(v)) for k, v in header["parameters"].items())
-        labels = None if header["labels"] is None else tuple(map(int, header["labels"]))
-        self.widths, self.tie_violates = network.widths, bool(header["tie_violates"])
-        shape = Shape(self.widths[-1], network.input_shape)
-        ends, constraints, form = question(header["text"], pairs, labels, shape)
-        require(x0.size == self.widths[0] and np.isfinite(x0).all(), "a data point of no fit")
+    def __init__(self, header: Header, x0: Array, network: Network) -> None:
+        self.widths, self.tie_violates = network.widths, header.tie_violates
+        asked = question(header.text, header.labels, Shape(self.widths[-1], network.input_shape))
         self.lower, self.upper = np.full_like(x0, -np.inf), np.full_like(x0, np.inf)
-        for radius, low, high in ends:
-            fits = len(low) in (0, 1, x0.size) and len(high) in (0, 1, x0.size)
-            require(fits and radius >= 0, "a region of no fit")
-            self.lower = np.maximum(self.lower, np.array(low) if low else x0 - radius)
-            self.upper = np.minimum(self.upper, np.array(high) if high else x0 + radius)
-        bounded = np.isfinite(self.upper - self.lower) & (self.lower <= self.upper)
-        region, formula = self.lower.tobytes() + self.upper.tobytes(), repr((form, constraints))
-        require(bounded.all(), "no bounded region")
-        require(header["region"] == digest(region), "another region")
-        require(header["ground"] == digest(formula.encode()), "another formula")
-        asked = "y0" in sources(Max((form, *constraints)))
-        self.points = {"x0": x0.tolist(), "y0": network.exact(x0.tolist()) if asked else []}
+        ends = [(x0 - radius, x0 + radius) for radius in asked.radii]
+        for low, high in ends + [(np.array(low), np.array(high)) for low, high in asked.boxes]:
+            require({low.size, high.size} <= {1, x0.size}, "a region that does not fit")
+            self.lower, self.upper = np.maximum(self.lower, low), np.minimum(self.upper, high)
+        require(min(asked.radii, default=0.0) >= 0.0, "a radius that is negative")
+        require(np.isfinite(self.upper - self.lower).all(), "no bounded region")
+        require((self.lower <= self.upper).all(), "vacuous: the region is empty")
+        region = self.lower.tobytes() + self.upper.tobytes()
+        require(header.region == digest(region), "another region")
+        form, constraints = asked.form, asked.constraints
+        formula = repr((form, constraints)).encode()
+        require(header.ground == digest(formula), "another formula")
+        given = "y0" in sources(Max((form, *constraints)))
+        self.points = {"x0": x0.tolist(), "y0": network.exact(x0.tolist()) if given else []}
         self.atoms: dict[Any, int] = {}  # terms and constant to the atom's number
         self.tree, self.required = self._tree(form), len(constraints)
         for i, constraint in enumerate(constraints):
-            self._atom(negated(constraint), i)
-        outputs, self.direct = dict[tuple[int, int], Fraction](), list[dict[int, Fraction]]()
-        for (terms, _, _), row in self.atoms.items():
-            self.direct.append({index: c for (source, index), c in terms if source == "x"})
-            outputs |= {(row, index): c for (source, index), c in terms if source == "y"}
+            number = self._atom(negated(constraint), i)
+            require(self._possible(number), "vacuous: no point meets a constraint of the region")
+        reason = "vacuous: it holds in all of the region, whatever the network computes"
+        require(self._possible(self.tree), reason)
+        self.direct = [{k: c for (s, k), c in terms if s == "x"} for terms, _, _ in self.atoms]
         self.inputs = np.zeros((len(self.atoms), self.widths[0]))  # off by at most 2^-53
         for row, own in enumerate(self.direct):
             self.inputs[row, list(own)] = [float(c) for c in own.values()]
+        rows = enumerate(self.atoms)
+        outputs = {(i, k): c for i, (terms, _, _) in rows for (s, k), c in terms if s == "y"}
         totals = [total for _, total, _ in self.atoms]
         last = affine(outputs, list(outputs.values()), totals, self.widths[-1])
         self.network = replace(network, maps=(*network.maps[:-1], last.after(network.maps[-1])))
@@ -118,23 +86,50 @@ class Claim:
             exists = 0 <= index < (size or len(self.points.get(source, ())))
             require(exists, f"{source}[{index}] does not exist")
             if size:
+                require(is_usable(c), "a number that is too large or too small")
                 terms.append(((source, index), c))
             else:
-                total += Fraction(c) * Fraction(self.points[source][index])
+                total += c * Fraction(self.points[source][index])
         if not terms and constraint < 0:
             return total >= 0 if self.tie_violates else total > 0
         return self.atoms.setdefault((tuple(terms), total, constraint), len(self.atoms))
 
+    def _possible(self, tree: Tree) -> bool:
+        """False if what the tree says of the inputs alone rules it out in the box."""
+        if isinstance(tree, tuple):
+            return (any if tree[0] == "any" else all)(self._possible(part) for part in tree[1])
+        if isinstance(tree, bool):
+            return tree
+        terms, total, constraint = list(self.atoms)[tree]
+        if any(source == "y" for (source, _), _ in terms):
+            return True
+        ends = [(c, self.upper[k] if c > 0 else self.lower[k]) for (_, k), c in terms]
+        most = total + sum(c * Fraction(end) for c, end in ends)
+        return bool(most >= 0 if self.tie_violates or constraint >= 0 else most > 0)
+
+    @property
+    def inhabited(self) -> bool:
+        """Whether some point of the region is known: the data point, a corner or the middle."""
+        middle = self.lower + (self.upper - self.lower) / 2
+        points = np.array(self.points["x0"]), self.lower, self.upper, middle
+        return any(self._allows(point) for point in points)
+
+    def _allows(self, point: Array) -> bool:
+        """Whether a point is in the region, in rational arithmetic."""
+        inside = bool((point >= self.lower).all() and (point <= self.upper).all())
+        for terms, total, _ in list(self.atoms)[len(self.atoms) - self.required :]:
+            value = total + sum(c * Fraction(point[k]) for (_, k), c in terms)
+            inside = inside and value >= 0
+        return inside
+
     def replay(self, witness: Array) -> None:
         """The point is in the region and violates the property, in rational arithmetic."""
-        require(witness.shape == self.lower.shape, "a witness of another size")
         inside = (witness >= self.lower).all() and (witness <= self.upper).all()
         require(inside, "the witness lies outside the region")
+        require(self._allows(witness), "the witness breaks a constraint of the region")
         x = [Fraction(v) for v in witness.tolist()]
         direct = [sum(c * x[k] for k, c in own.items()) for own in self.direct]
         values = [a + b for a, b in zip(self.network.exact(x), direct, strict=True)]
-        allowed = all(v >= 0 for v in values[len(values) - self.required :])
-        require(allowed, "the witness breaks a constraint of the region")
 
         def violated(tree: Tree) -> bool:
             if isinstance(tree, tuple):

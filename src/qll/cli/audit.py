@@ -3,35 +3,84 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+if TYPE_CHECKING:
+    from qll.audit import Answer, Expected
+
 EXIT_NOT_CONFIRMED = 12
 SUFFIX = ".qllcert"
-CLAIM = (
-    "Claim: in real arithmetic on the stored weights, every point of the region satisfies the\n"
-    "property (verified), or the witness lies in the region and strictly violates it (falsified)."
+MEANING = (
+    "Confirmed means: in real arithmetic on the stored weights, every point of the region\n"
+    "satisfies the property (verified), or the witness lies in the region and strictly violates\n"
+    "it (falsified)."
+)
+OWN = (
+    "These claims are the certificates' own. To be sure that they are yours, write down what you\n"
+    "expect and pass it with --claim FILE."
 )
 
 
 def audit(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Of qll verify --certificate.")],
+    claim: Annotated[
+        Path | None, typer.Option(help="What you expect to be proved, a TOML file you wrote.")
+    ] = None,
     network: Annotated[
         Path | None, typer.Option(help="The ONNX file that the verdicts must be about.")
     ] = None,
     out: Annotated[Path | None, typer.Option("--json", help="Write the answers here.")] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="Show only what fails.")] = False,
 ) -> None:
-    """Check every certificate of a folder. Exit code 0: all confirmed, 12: some not, 2: wrong use.
+    """Check every certificate of a folder. Exit code 0: all confirmed, 12: some not (or a point of
+    the claim without one), 2: wrong use.
 
-    Example: qll audit certificates --network net.onnx
-    """
-    from qll.audit import Answer, audit
-    from qll.audit.claim import unpack
-    from qll.audit.network import NotConfirmed
-    from qll.errors import InputError
+    Example: qll audit certificates --claim mine.toml
+    """  # fmt: skip
+    from qll.audit import read_claim
     from qll.files import write_json
+
+    paths, given = _certificates(folder), _network(network)
+    expected = None if claim is None else read_claim(claim)
+    typer.echo(MEANING if expected is not None else f"{MEANING}\n{OWN}")
+    rows, said, found = list[dict[str, Any]](), set[str](), set[int]()
+    for path in paths:
+        answer, row = _check(folder, path, given, expected)
+        if row is not None:
+            found.add(row)
+        shared = own = ""
+        if answer.claim is not None:
+            shared, own = answer.claim.shared, answer.claim.own
+        row_of = {"certificate": path.name, **answer._asdict(), "claim": shared, "point": own}
+        rows.append(row_of)
+        if shared and shared not in said:
+            said.add(shared)
+            typer.echo(f"\n{shared}\n")
+        if not (quiet and answer.confirmed):
+            word = "confirmed" if answer.confirmed else "NOT CONFIRMED"
+            line = f"{path.name}: {answer.verdict}: {word}: {answer.reason[:2000]}"
+            typer.echo("\n    ".join(filter(None, (_plain(line), own))))
+    confirmed = [row for row in rows if row["confirmed"]]
+    for verdict in ("verified", "falsified", "unknown"):
+        count = sum(row["verdict"] == verdict for row in rows)
+        if count:
+            good = sum(row["verdict"] == verdict for row in confirmed)
+            typer.echo(f"{verdict}: {good} of {count} confirmed")
+    missing = [] if expected is None else sorted({*range(len(expected.points))} - found)
+    if missing:
+        some = ", ".join(map(str, missing[:10])) + (", ..." if len(missing) > 10 else "")
+        total = 0 if expected is None else len(expected.points)
+        typer.echo(f"{len(missing)} of {total} points of the claim are not confirmed: {some}")
+    if out is not None:
+        write_json(out, {"certificates": rows, "missing": missing})
+    if missing or len(confirmed) < len(rows):
+        raise typer.Exit(EXIT_NOT_CONFIRMED)
+
+
+def _certificates(folder: Path) -> list[Path]:
+    from qll.errors import InputError
 
     paths = sorted(folder.glob(f"*{SUFFIX}")) if folder.is_dir() else []
     if not paths:
@@ -41,65 +90,47 @@ def audit(
             found="none" if folder.is_dir() else "no such folder",
             fix="write some with qll verify --certificate DIR",
         )
+    return paths
+
+
+def _network(path: Path | None) -> bytes | None:
+    from qll.errors import InputError
+
     try:
-        given = None if network is None else network.read_bytes()
+        return None if path is None else path.read_bytes()
     except OSError as error:
         raise InputError(
-            f"the network {network} cannot be read",
+            f"the network {path} cannot be read",
             expected="an ONNX file",
             found=str(error.strerror or error),
             fix="check the path given to --network",
         ) from error
-    typer.echo(CLAIM)
-    rows, said = [], set[str]()
-    for path in paths:
-        subject = ""
-        try:
-            data = path.read_bytes()
-            subject = _subject(unpack(data)[0])
-            stored = given
-            if stored is None:
-                name = str(unpack(data)[0]["network"])
-                # A hash is a plain name: a certificate cannot point outside its folder.
-                if len(name) != 64 or not name.isalnum():
-                    raise NotConfirmed("its network has no hash")
-                stored = (folder / f"{name}.onnx").read_bytes()
-            answer = audit(data, stored)
-        except (NotConfirmed, OSError, LookupError, TypeError, AttributeError) as error:
-            answer = Answer("unknown", False, str(error))
-        rows.append({"certificate": path.name, "claim": subject, **answer._asdict()})
-        if subject and subject not in said:
-            said.add(subject)
-            typer.echo(f"\n{_plain(subject)}")
-        if not (quiet and answer.confirmed):
-            word = "confirmed" if answer.confirmed else "NOT CONFIRMED"
-            line = f"{path.name}: {answer.verdict[:80]}: {word}: {answer.reason[:400]}"
-            typer.echo(_plain(line).replace("\n", " "))
-    confirmed = [row for row in rows if row["confirmed"]]
-    for verdict in ("verified", "falsified", "unknown"):
-        count = sum(row["verdict"] == verdict for row in rows)
-        if count:
-            good = sum(row["verdict"] == verdict for row in confirmed)
-            typer.echo(f"{verdict}: {good} of {count} confirmed")
-    if out is not None:
-        write_json(out, {"certificates": rows})
-    if len(confirmed) < len(rows):
-        raise typer.Exit(EXIT_NOT_CONFIRMED)
 
 
-def _subject(header: dict[str, Any]) -> str:
-    """What a certificate is about, besides its data point: shown, because a proof of the wrong
-    thing is a proof as well."""
-    given = ", ".join(f"{name} = {value}" for name, value in header["parameters"].items())
-    scale = "none" if header["mean"] is None else f"mean {header['mean']}, std {header['std']}"
-    network = f"Network {str(header['network'])[:64]}, normalisation: {scale[:200]}"
-    text = "\n".join(f"  {line}" for line in str(header["text"])[:2000].strip().splitlines())
-    return f"{text}\nwith {given or 'no parameters'}. {network}"
+def _check(
+    folder: Path, path: Path, given: bytes | None, expected: Expected | None
+) -> tuple[Answer, int | None]:
+    """The answer, and which point of the claim is thereby confirmed."""
+    from qll.audit import Answer, audit
+    from qll.audit.layout import unpack
+    from qll.audit.network import NotConfirmed
+
+    try:
+        data = path.read_bytes()
+        # A hash is a plain name: a certificate cannot point outside its folder.
+        beside = folder / f"{unpack(data)[0].network}.onnx"
+        stored = beside.read_bytes() if given is None else given
+    except (NotConfirmed, OSError) as error:
+        return Answer("unknown", False, str(error)), None
+    answer = audit(data, stored, expected)
+    if expected is None or answer.claim is None or not answer.confirmed:
+        return answer, None
+    return answer, expected.compare(answer.claim)
 
 
 def _plain(text: str) -> str:
-    """Without control characters: a certificate must not rewrite what the screen says."""
-    return "".join(c if c.isprintable() or c == "\n" else "?" for c in text)
+    """On one line and in ASCII: a file's name or reason must not rewrite what the screen says."""
+    return text if text.isascii() and text.isprintable() else ascii(text)[1:-1]
 
 
 def register(app: typer.Typer) -> None:

@@ -12,8 +12,8 @@ import hashlib
 import json
 import math
 import zlib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -21,13 +21,30 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from qll.audit import Answer, audit
-from qll.audit.check import ALWAYS, BOUND, CASE, CROWN, EMPTY, HALVE, OPEN, SPLIT, TIGHTEN, Domain
-from qll.audit.claim import MAGIC, digest
+from qll.audit.check import Domain
+from qll.audit.layout import (
+    ALWAYS,
+    BOUND,
+    CASE,
+    COLUMNS,
+    CROWN,
+    EMPTY,
+    FORMAT,
+    HALVE,
+    MAGIC,
+    OF_VERDICT,
+    OPEN,
+    SPLIT,
+    TIGHTEN,
+    Header,
+    digest,
+)
 from qll.bounds.chain import Chain, Node
 from qll.bounds.groups import Groups
 from qll.files import write_atomically, write_error
 from qll.formula.hard import Affine, HardForm, Max
-from qll.formula.question import question
+from qll.formula.parse import parse_specification
+from qll.formula.question import canonical, question
 from qll.formula.rewrite import Shape
 from qll.property import Property
 from qll.verify.boxes import BoxProver
@@ -39,8 +56,7 @@ from qll.verify.query import Query
 from qll.verify.verdict import Reason, Status, Verdict
 
 LEAST_WEIGHT = 1e-4  # of an objective in a mixture: the prover's own floor
-# Types of alpha and delta, from coarse to fine.
-PRECISIONS = (("u1", "i1"), ("<f2", "<f2"), ("<f4", "<f4"))
+PRECISIONS = (8, 16, 32)  # bits of alpha and delta, from coarse to fine
 
 SUFFIX = ".qllcert"
 
@@ -49,21 +65,21 @@ Path_: TypeAlias = list[Trail]
 
 @dataclass(frozen=True, eq=False)
 class Subject:
-    """What a query was made from: the property's text, its parameters in their declared units, the
-    labels and the data point."""
+    """What a query was made from: the property's canonical text, which holds the values of its
+    parameters in their declared units, the labels and the data point."""
 
     text: str
-    parameters: Mapping[str, float]
     labels: tuple[int, ...] | None
     x0: Array
 
     @classmethod
     def of(cls, prop: Property, x0: Array, labels: int | Sequence[int] | None = None) -> Subject:
         pattern = (int(labels),) if isinstance(labels, (int, np.integer)) else labels
+        values = {p.name: prop.value_of(p.name) for p in prop.specification.parameters}
+        spoken = pattern is not None and prop.uses_labels
         return cls(
-            prop.show(),
-            {p.name: prop.value_of(p.name) for p in prop.specification.parameters},
-            None if pattern is None or not prop.uses_labels else tuple(int(v) for v in pattern),
+            canonical(prop.specification, values),
+            tuple(sorted({int(v) for v in pattern or ()})) if spoken else None,
             np.asarray(x0, dtype=np.float64).reshape(-1),
         )
 
@@ -77,28 +93,31 @@ def certify(query: Query, verdict: Verdict, subject: Subject | None = None) -> t
     network = query.network.source  # type: ignore[attr-defined]
     subject = explicit(query) if subject is None else subject
     header = _header(query, verdict, subject)
-    arrays: dict[str, Any] = {"x0": subject.x0}
     if verdict.status is Status.FALSIFIED:
-        data = pack(header, {**arrays, "witness": verdict.witness})
+        data = pack(header, {"x0": subject.x0, "witness": verdict.witness})
         return data, audit(data, network)
     writer = _writer(query, verdict)
     data, answer = b"", Answer("verified", False, "no precision is enough")
     for precision in PRECISIONS:
-        data = pack(header, {**arrays, **writer.arrays(*precision)})
+        arrays = {"x0": subject.x0, **writer.arrays(precision)}
+        data = pack(replace(header, precision=precision), arrays)
         answer = audit(data, network)
         if answer.confirmed:
             break
     return data, answer
 
 
-def pack(header: dict[str, Any], arrays: dict[str, Any]) -> bytes:
-    """The file that `qll.audit.claim` reads."""
-    table = [
-        [name, a.dtype.newbyteorder("<").str.lstrip("|"), a.size] for name, a in arrays.items()
-    ]
-    head = json.dumps({**header, "arrays": table}).encode()
-    raw = [np.ascontiguousarray(a, dtype=a.dtype.newbyteorder("<")) for a in arrays.values()]
-    parts = [len(head).to_bytes(4, "little"), head, *(a.tobytes() for a in raw)]
+def pack(header: Header, arrays: dict[str, Any]) -> bytes:
+    """The file that `qll.audit.layout` reads, with the types that are declared there."""
+    raw = {}
+    for name in OF_VERDICT[header.verdict]:
+        values = np.asarray(arrays[name]).ravel()
+        raw[name] = values.astype(COLUMNS[name].type(header.precision))
+        if values.dtype.kind in "biu" and (raw[name] != values).any():
+            raise ValueError(f"{name} does not fit its type")
+    lengths = {name: values.size for name, values in raw.items()}
+    head = json.dumps({**asdict(header), "arrays": lengths}, allow_nan=False).encode()
+    parts = [len(head).to_bytes(4, "little"), head, *(a.tobytes() for a in raw.values())]
     body = zlib.compress(b"".join(parts), 9)
     return MAGIC + hashlib.sha256(body).digest() + body
 
@@ -112,7 +131,7 @@ def explicit(query: Query) -> Subject:
     region = [f"box({numbers(query.lower)}, {numbers(query.upper)})"]
     region += [_text(constraint) for constraint in query.constraints]
     text = f"forall x in {' and '.join(region)}:\n  {_text(query.condition)}\n"
-    return Subject(text, {}, None, query.lower)
+    return Subject(canonical(parse_specification(text)), None, query.lower)
 
 
 def _text(form: HardForm) -> str:
@@ -184,53 +203,51 @@ class Unwritable(Exception):
     """There is no certificate for this kind of proof."""
 
 
-def _header(query: Query, verdict: Verdict, subject: Subject) -> dict[str, Any]:
+def _header(query: Query, verdict: Verdict, subject: Subject) -> Header:
     network: Any = query.network
     mean, std = (None, None) if network.normalisation is None else network.normalisation
     shape = Shape(network.output_size, tuple(network.input_shape))
-    pairs = tuple(subject.parameters.items())
-    _, constraints, form = question(subject.text, pairs, subject.labels, shape)
-    return {
-        "format": 1,
-        "verdict": str(verdict.status),
-        "network": network.sha256,
-        "mean": _short(mean, network.input_shape),
-        "std": _short(std, network.input_shape),
-        "text": subject.text,
-        "parameters": dict(subject.parameters),
-        "labels": None if subject.labels is None else list(subject.labels),
-        "ground": digest(repr((form, constraints)).encode()),
-        "region": digest(query.lower.tobytes(), query.upper.tobytes()),
-        "tie_violates": query.tie_violates,
-    }
+    asked = question(subject.text, subject.labels, shape)
+    return Header(
+        format=FORMAT,
+        verdict=str(verdict.status),
+        network=network.sha256,
+        mean=_short(mean, network.input_shape),
+        std=_short(std, network.input_shape),
+        text=subject.text,
+        labels=subject.labels,
+        tie_violates=query.tie_violates,
+        ground=digest(repr((asked.form, asked.constraints)).encode()),
+        region=digest(query.lower.tobytes(), query.upper.tobytes()),
+        precision=PRECISIONS[0],
+    )
 
 
-def _short(values: Array | None, shape: tuple[int, ...]) -> list[float] | None:
+def _short(values: Array | None, shape: tuple[int, ...]) -> tuple[float, ...] | None:
     """One number, or one a channel, where that says it all."""
     if values is None:
         return None
     if (values == values[0]).all():
-        return [float(values[0])]
+        return (float(values[0]),)
     rows = values.reshape(shape[0], -1)
     if (rows == rows[:, :1]).all():
-        return [float(v) for v in rows[:, 0]]
-    return [float(v) for v in values]
+        return tuple(float(v) for v in rows[:, 0])
+    return tuple(float(v) for v in values)
 
 
 def _writer(query: Query, verdict: Verdict) -> _Writer:
-    if query.compiled.tree is False:
-        return _Writer(None)
     if isinstance(verdict.proof, ByConstruction):
-        writer = _Writer(None)
+        writer = _Writer(query, None)
         writer.follow_construction(query)
         return writer
     prover, outcome = verdict.proof if verdict.proof is not None else (None, None)
     if type(prover) is ChainProver and outcome is not None:
-        writer = _Writer(prover.chain)
+        writer = _Writer(query, prover.chain)
         writer.follow(query, outcome)
     elif isinstance(prover, BoxProver) and outcome is not None and outcome.trace.boxes is not None:
         finished = prover.finisher is not None and outcome.trace.boxes.finished
-        writer = _Writer(prover.finisher.chain if finished and prover.finisher else None)
+        chain = prover.finisher.chain if finished and prover.finisher else None
+        writer = _Writer(query, chain)
         writer.follow_boxes(query, outcome.trace.boxes)
     else:
         raise Unwritable("this prover keeps no proof that can be written")
@@ -240,7 +257,7 @@ def _writer(query: Query, verdict: Verdict) -> _Writer:
 class _Writer:
     """Collects the tree in preorder and the problems (bounds and leaves) in the same order."""
 
-    def __init__(self, chain: Chain | None) -> None:
+    def __init__(self, query: Query, chain: Chain | None) -> None:
         self.chain = chain
         self.kinds: list[tuple[int, int]] = []
         self.targets: list[int] = []
@@ -248,10 +265,10 @@ class _Writer:
         self.deltas: list[Array] = []
         self.betas: list[Array] = []
         self.weights: list[Array] = []
-        self.loose = np.zeros(0, dtype=bool)
-        self.sizes = (0, 0)
+        widths = [layer.width for layer in query.form.layers[:-1]]
+        self.neurons = sum(widths)
+        self.loose: Any = None
         if chain is not None:
-            widths = [layer.width for layer in chain.form.layers[:-1]]
             # Position of every padded neuron of the chain among the real ones; -1 for padding.
             self.real = np.full(chain.neurons, -1)
             start = 0
@@ -259,7 +276,6 @@ class _Writer:
                 here = chain.groups.order if k == 0 else np.arange(width)
                 self.real[chain.part(k)][:width] = here + start
                 start += width
-            self.neurons = start
             self.sizes = (widths[0], chain.form.input_size)
             home = chain.groups.copy_home
             self.others = np.flatnonzero(home != np.arange(home.size))
@@ -267,7 +283,7 @@ class _Writer:
     def follow(self, query: Query, outcome: Outcome) -> None:
         chain, trace = self.chain, outcome.trace
         assert chain is not None  # noqa: S101 - the caller has one
-        if not self.loose.size:
+        if self.loose is None:
             low, high = chain.interval(query.lower, query.upper)
             self.loose = self._real((low < 0) & (high > 0)).astype(bool)
         by_layer: dict[int, list[tuple[int, int, Node]]] = {}
@@ -381,31 +397,29 @@ class _Writer:
         result[place[place >= 0]] = np.asarray(values)[place >= 0]
         return result
 
-    def arrays(self, alpha_type: str, delta_type: str) -> dict[str, Any]:
-        alpha = np.clip(np.array(self.alphas, ndmin=2)[:, self.loose], 0, 1)
-        delta = np.array(self.deltas, ndmin=2)
-        scale = np.abs(delta).max(axis=1, initial=0.0)
-        top = 127.0 if delta_type == "i1" else 1.0
-        unit = (np.where(scale > 0, scale, 1.0) / top).astype(np.float32)
-        delta = delta / unit[:, None]
-        if alpha_type == "u1":
-            alpha, delta = np.rint(alpha * 255), np.clip(np.rint(delta), -127, 127)
+    def arrays(self, precision: int) -> dict[str, Any]:
+        count, loose = len(self.alphas), self.loose
+        if loose is None:
+            loose = np.zeros(self.neurons, dtype=bool)
+        alpha = np.clip(np.array(self.alphas).reshape(count, self.neurons)[:, loose], 0, 1)
+        delta = np.array(self.deltas).reshape(count, self.deltas[0].size if count else 0)
+        scale = np.abs(delta).max(axis=1, initial=0.0).astype(np.float32)
+        scale = np.nextafter(scale, np.float32(np.inf))  # no less than what it divides
+        delta = np.clip(delta / scale[:, None], -1, 1)
+        if precision == 8:
+            alpha, delta = np.rint(alpha * 255), np.rint(delta * 127) + 128
         none = np.zeros(0)
-
-        def flat(parts: list[Array]) -> Array:
-            return np.concatenate([none, *parts])
-
         return {
-            "kinds": np.array([k for k, _ in self.kinds], dtype="u1"),
-            "arguments": np.array([a for _, a in self.kinds], dtype="<u4"),
-            "targets": np.array(self.targets, dtype="<u4"),
-            "loose": np.packbits(self.loose),
-            **_groups(None if self.chain is None else self.chain.groups, self.sizes),
-            "alpha": alpha.astype(alpha_type).ravel(),
-            "delta": delta.astype(delta_type).ravel(),
-            "delta_scale": unit.astype("<f4"),
-            "beta": flat(self.betas).astype("<f4"),
-            "weights": flat(self.weights).astype("<f4"),
+            "kinds": np.array([k for k, _ in self.kinds], dtype=np.int64),
+            "arguments": np.array([a for _, a in self.kinds], dtype=np.int64),
+            "targets": np.array(self.targets, dtype=np.int64),
+            "loose": np.packbits(loose),
+            **(_no_groups() if self.chain is None else _groups(self.chain.groups, self.sizes)),
+            "alpha": alpha,
+            "delta": delta,
+            "delta_scale": scale if delta.size else none,
+            "beta": np.concatenate([none, *self.betas]),
+            "weights": np.concatenate([none, *self.weights]),
         }
 
 
@@ -432,11 +446,13 @@ def _cases(domain: Domain) -> list[tuple[int, int, tuple[int, ...]]]:
     return found
 
 
-def _groups(groups: Groups | None, sizes: tuple[int, int]) -> dict[str, Any]:
+def _no_groups() -> dict[str, Any]:
+    none = np.zeros(0, dtype=np.int64)
+    return {"groups": np.zeros(3, np.int64), "group_neurons": none, "group_inputs": none}
+
+
+def _groups(groups: Groups, sizes: tuple[int, int]) -> dict[str, Any]:
     """Neurons and inputs by group, padded with the number of neurons and of inputs."""
-    if groups is None:
-        none = np.zeros(0, dtype="<u2")
-        return {"group_count": np.zeros(1, "<u4"), "group_neurons": none, "group_inputs": none}
     tables = []
     for values, starts, pad in (
         (groups.order, groups.neuron_starts, sizes[0]),
@@ -446,13 +462,9 @@ def _groups(groups: Groups | None, sizes: tuple[int, int]) -> dict[str, Any]:
         for g in range(groups.count):
             piece = values[starts[g] : starts[g + 1]]
             table[g, : piece.size] = piece
-        tables.append(_small(table.ravel()))
-    count = np.array([groups.count], dtype="<u4")
-    return {"group_count": count, "group_neurons": tables[0], "group_inputs": tables[1]}
-
-
-def _small(values: Any) -> Any:
-    return values.astype("<u2" if not len(values) or values.max() < 1 << 16 else "<u4")
+        tables.append(table)
+    shape = [groups.count, *(table.shape[1] for table in tables)]
+    return {"groups": np.array(shape), "group_neurons": tables[0], "group_inputs": tables[1]}
 
 
 def _path(trail: Trail | None) -> Path_:
