@@ -13,9 +13,9 @@ test: .venv/installed
 test-slow: .venv/installed
 	$(BIN)/python -m pytest -m slow
 
-# Minutes of new damaged files for every reader, and of kills; for a scheduled run.
+# Minutes of new damaged files for every reader, and of random graphs; for a scheduled run.
 fuzz: .venv/installed
-	QLL_FUZZ=$${QLL_FUZZ:-2000} $(BIN)/python -m pytest tests/test_fuzz_readers.py
+	QLL_FUZZ=$${QLL_FUZZ:-2000} $(BIN)/python -m pytest tests/test_fuzz_readers.py tests/test_fuzz_graphs.py
 
 faults: .venv/installed
 	$(BIN)/python -m pytest tests/test_faults.py tests/test_faults_load.py

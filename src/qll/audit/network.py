@@ -18,19 +18,14 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from qll.audit.onnx_file import INT64, TYPES, Dims, NotConfirmed, parse, require
+
+__all__ = ["Affine", "Array", "Network", "NotConfirmed", "affine", "read_network", "require"]
+
 Array: TypeAlias = NDArray[np.float64]
 Scales: TypeAlias = tuple[float, ...] | None
-Dims: TypeAlias = tuple[int, ...]
+TYPE_OF = {kind: code for code, (_, kind) in TYPES.items()}
 MOST_ENTRIES, MOST_WIDTH = 1 << 22, 1 << 20
-
-
-class NotConfirmed(Exception):
-    """The certificate does not prove its claim; the message says why."""
-
-
-def require(truth: object, reason: str) -> None:
-    if not truth:
-        raise NotConfirmed(reason)
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,41 +109,40 @@ def _diagonal(scale: Any, bias: Any, divisor: Any) -> Affine:
 def read_network(data: bytes, mean: Scales, std: Scales) -> Network:
     """The network of raw input, with ``(x - mean) / std`` (one number, one a channel or one an
     input) before the file's own operators. All names but that of the value are constants."""
-    import onnx
-
-    graph = onnx.load_model_from_string(data).graph
-    constants = {t.name: _stored(t) for t in graph.initializer}
-    inputs = [i for i in graph.input if i.name not in constants]
-    require(len(inputs) == 1 and len(graph.output) == 1, "not one input and one output")
-    batch, *dims = [d.dim_value for d in inputs[0].type.tensor_type.shape.dim]
-    fine = batch in (0, 1) and dims and min(dims) > 0 and math.prod(dims) <= MOST_WIDTH
-    require(fine, "the input is not a batch of one shape")
-    name, shape, width = inputs[0].name, (1, *dims), math.prod(dims)
+    file = parse(data)
+    name, dims, width = file.name, file.dims, math.prod(file.dims)
+    require(width <= MOST_WIDTH, "an input that is too large")
     scales = [np.array([v] if s is None else s) for v, s in ((0.0, mean), (1.0, std))]
     fits = all(s.size in (1, dims[0], width) for s in scales)
     require(fits and (scales[1] > 0).all(), "a normalisation that does not fit")
     centre, deviation = (np.repeat(s, width // s.size) for s in scales)
     form, maps = _diagonal(np.ones(width), -centre, deviation), list[Affine]()
-    for node in graph.node:
-        require(node.domain in ("", "ai.onnx"), f"operator {node.domain}.{node.op_type}")
-        options = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
-        if node.op_type == "Constant":
-            constants[node.output[0]] = _stored(options["value"])
-            continue
-        inputs = list(node.input)
-        require(inputs.count(name) == 1 == len(node.output), "the network is not a chain")
-        at, name = inputs.index(name), node.output[0]
-        if node.op_type == "Relu":
+    shape: Dims = (1, *dims)
+    found = {n: (TYPE_OF[c.dtype.str], c.shape) for n, c in file.constants.items()}
+    found[name] = file.type, shape
+    for node in file.nodes:
+        require(node.inputs.count(name) == 1, "the network is not a chain")
+        at, name = node.inputs.index(name), node.output
+        others = [*node.inputs[:at], *node.inputs[at + 1 :]]
+        wanted = INT64 if node.kind == "Reshape" else file.type
+        fine = all(other in file.constants and found[other][0] == wanted for other in others)
+        require(fine, f"inputs of a {node.kind} that are not constants of its type")
+        if node.kind == "Relu":
             maps.append(form)
             form = _diagonal(*np.ones((3, math.prod(shape))) * [[1], [0], [1]])
-            continue
-        others = inputs[:at] + inputs[at + 1 :]
-        require(all(other in constants for other in others), "the network is not a chain")
-        step, shape = _operator(node.op_type, shape, [constants[o] for o in others], at, options)
-        require(math.prod(shape) <= MOST_WIDTH, "a layer that is too large")
-        form = form if step is None else step.after(form)
-    require(graph.output[0].name == name, "the output is not the last value")
-    return Network(tuple(dims), (*maps, form))
+        else:
+            given = [file.constants[other] for other in others]
+            step, shape = _operator(node.kind, shape, given, at, node.options)
+            require(math.prod(shape) <= MOST_WIDTH, "a layer that is too large")
+            form = form if step is None else step.after(form)
+        found[name] = file.type, shape
+    require(file.output == name, "the output is not the last value")
+    for other, kind, sizes in file.stated:
+        real = found.get(other, (None, ()))
+        same = sizes is None or len(sizes) == len(real[1])
+        same = same and all(s in (0, r) for s, r in zip(sizes or (), real[1]))
+        require(same and kind == real[0], f"'{other}' is not what the file says")
+    return Network(dims, (*maps, form))
 
 
 def _operator(kind: str, shape: Dims, given: Any, at: int, options: Any) -> tuple[Any, Dims]:
@@ -156,49 +150,78 @@ def _operator(kind: str, shape: Dims, given: Any, at: int, options: Any) -> tupl
     require(at == 0 or kind in ("Add", "Sub", "Mul"), f"a constant that goes through {kind}")
     size = math.prod(shape)
     one, zero = np.ones(size), np.zeros(size)
-    if kind == "Flatten" and options.get("axis", 1) == 1:
+    if kind == "Identity":
+        return None, shape
+    if kind == "Flatten":
+        require(options.get("axis", 1) == 1, "a flatten of the batch")
         return None, (1, size)
     if kind == "Reshape":
-        wanted = enumerate(given[0].astype(int).ravel().tolist())
-        shape = np.empty(size, "u1").reshape([v or shape[i] for i, v in wanted]).shape
-        require(shape[0] == 1, "a reshape of the batch")
-        return None, shape
+        return None, _reshape(shape, given[0], options)
     if kind in ("Add", "Sub", "Mul", "Div"):
-        require(np.broadcast_shapes(shape, given[0].shape) == shape, "a constant of no fit")
+        require(_spreads(given[0].shape, shape), "a constant that does not fit")
+        require(kind != "Div" or given[0].all(), "a division by zero")
         other = np.broadcast_to(given[0], shape).ravel()
         difference = (one, -other, one) if at == 0 else (-one, other, one)
         forms = {"Add": (one, other, one), "Sub": difference, "Mul": (other, zero, one)}
         return _diagonal(*forms.get(kind, (one, zero, other))), shape
     if kind in ("MatMul", "Gemm"):
         plain = options.get("alpha", 1.0) == options.get("beta", 1.0) == 1.0
-        plain = plain and not options.get("transA", 0) and size == shape[-1]
+        plain = plain and options.get("transA", 0) == 0 and size == shape[-1]
+        plain = plain and options.get("transB", 0) in (0, 1)
+        require(plain and (kind == "MatMul" or len(shape) == 2), f"a {kind} of this form")
         weight = given[0] if options.get("transB", 0) else given[0].T
-        require(plain and weight.ndim == 2 and weight.shape[1] == size, "such a matrix")
+        require(weight.ndim == 2 and weight.shape[1] == size, "a matrix that does not fit")
+        after = *shape[:-1], len(weight)
+        require(all(_spreads(b.shape, after) for b in given[1:]), "a bias that does not fit")
+        bias = [np.broadcast_to(b, after).ravel() for b in given[1:]]
         window = weight[:, :, None, None]  # a convolution of one place
-        step, _ = _convolution((1, size, 1, 1), window, given[1:], {})
-        return step, (*shape[:-1], len(weight))
+        return _convolution((1, size, 1, 1), window, bias, {})[0], after
     if kind == "Conv":
         return _convolution(shape, given[0], given[1:], options)
-    if kind == "BatchNormalization":
-        require(all(v.shape == (shape[1],) for v in given), "a normalisation of no fit")
-        gain, shift, mean, variance = (np.repeat(v, size // v.size) for v in given)
-        plain = options.get("epsilon") == 0.0 and not options.get("training_mode", 0)
-        require(plain and (variance == 1.0).all(), "a batch normalisation with a variance")
-        return _diagonal(gain, shift, one).after(_diagonal(one, -mean, one)), shape
-    require(kind == "Identity", f"operator {kind} is not understood")
-    return None, shape
+    require(kind == "BatchNormalization", f"operator {kind} is not understood")
+    fits = len(shape) > 1 and all(v.shape == (shape[1],) for v in given)
+    require(fits, "a normalisation that does not fit")
+    gain, shift, mean, variance = (np.repeat(v, size // v.size) for v in given)
+    plain = options.get("epsilon") == 0.0 and options.get("training_mode", 0) == 0
+    plain = plain and options.get("spatial", 1) == 1 and (variance == 1.0).all()
+    require(plain, "a batch normalisation with a variance")
+    return _diagonal(gain, shift, one).after(_diagonal(one, -mean, one)), shape
+
+
+def _spreads(small: Dims, large: Dims) -> bool:
+    """Does a constant of the first shape, repeated, have the second?"""
+    last = large[len(large) - len(small) :]
+    return len(small) <= len(large) and all(s in (1, n) for s, n in zip(small, last, strict=True))
+
+
+def _reshape(shape: Dims, given: Any, options: Any) -> Dims:
+    wanted = given.ravel().tolist()
+    fine = given.ndim == 1 and min(wanted) >= -1 and wanted.count(-1) <= 1
+    fine = fine and options.get("allowzero", 0) in ((0,) if 0 in wanted else (0, 1))
+    require(fine and all(v or i < len(shape) for i, v in enumerate(wanted)), "such a reshape")
+    sizes = [v or shape[i] for i, v in enumerate(wanted)]
+    rest, odd = divmod(math.prod(shape), abs(math.prod(sizes)))
+    require(not odd and (rest == 1 or -1 in sizes), "a reshape that does not fit")
+    sizes = [rest if v == -1 else v for v in sizes]
+    require(sizes[0] == 1, "a reshape of the batch")
+    return tuple(sizes)
 
 
 def _convolution(shape: Dims, weight: Array, bias: list[Array], options: Any) -> tuple[Any, Dims]:
-    fixed = options.get("auto_pad", b"NOTSET") == b"NOTSET" and options.get("group", 1) == 1
-    fixed = fixed and list(options.get("dilations", [1, 1])) == [1, 1]
     fits = weight.ndim == len(shape) == 4 and shape[1] == weight.shape[1]
-    require(fixed and fits, "a convolution of this form")
-    sh, sw = options.get("strides", [1, 1])
-    top, left, bottom, right = options.get("pads", [0, 0, 0, 0])
-    padded = shape[1] * (shape[2] + top + bottom) * (shape[3] + left + right)
-    fine = min(sh, sw, top + 1, left + 1, bottom + 1, right + 1) > 0 and padded <= MOST_ENTRIES
-    require(fine, "a convolution with such strides and pads")
+    fits = fits and options.get("auto_pad", b"NOTSET") == b"NOTSET" and options.get("group", 1) == 1
+    fits = fits and options.get("dilations", [1, 1]) == [1, 1]
+    fits = fits and options.get("kernel_shape", [*weight.shape[2:]]) == [*weight.shape[2:]]
+    strides, pads = options.get("strides", [1, 1]), options.get("pads", [0, 0, 0, 0])
+    fits = (
+        fits and len(strides) == 2 and len(pads) == 4 and min(*strides, *(p + 1 for p in pads)) > 0
+    )
+    require(fits, "a convolution of this form")
+    (sh, sw), (top, left, bottom, right) = strides, pads
+    height, width = shape[2] + top + bottom, shape[3] + left + right
+    require(shape[1] * height * width <= MOST_ENTRIES, "a convolution with such pads")
+    fits = height >= weight.shape[2] and width >= weight.shape[3]
+    require(fits, "a window that is larger than the image")
     image = np.arange(math.prod(shape)).reshape(shape[1:])  # what is read; -1 will be padding
     image = np.pad(image, ((0, 0), (top, bottom), (left, right)), constant_values=-1)
     windows = np.lib.stride_tricks.sliding_window_view(image, weight.shape[1:])[0, ::sh, ::sw]
@@ -207,21 +230,9 @@ def _convolution(shape: Dims, weight: Array, bias: list[Array], options: Any) ->
     columns = np.broadcast_to(windows, full).reshape(math.prod(full[:3]), -1)
     values = np.broadcast_to(weight[:, None, None], full).reshape(columns.shape)
     rows, slots = np.nonzero((columns >= 0) & (values != 0))
-    require(not bias or bias[0].size in (1, full[0]), "a bias that does not fit")
-    shift = np.zeros(full[0]) + (bias[0].ravel() if bias else 0.0)
+    require(not bias or bias[0].shape == full[:1], "a bias that does not fit")
+    shift = bias[0] if bias else np.zeros(full[0])
     shifts = np.repeat(shift, full[1] * full[2]).tolist()
     places = zip(rows.tolist(), columns[rows, slots].tolist())
     step = affine(places, values[rows, slots].tolist(), shifts, math.prod(shape))
     return step, (1, *full[:3])
-
-
-def _stored(tensor: Any) -> Array:
-    """A tensor of the file, exactly; one that lies in another file is not read."""
-    from onnx import numpy_helper
-
-    require(not tensor.external_data and not tensor.data_location, "weights outside of the file")
-    array = numpy_helper.to_array(tensor)
-    require(array.dtype.kind in "fiu" and array.dtype.itemsize <= 8, f"type {array.dtype}")
-    result = array.astype(np.float64)
-    require((result.astype(array.dtype) == array).all(), "a number that is not a float64")
-    return np.asarray(result)

@@ -90,7 +90,19 @@ class GraphBuilder:
         return len(self.nodes)
 
     def finish(self, output: int) -> Graph:
-        return Graph(self.input_shape, self.tensor_shape, tuple(self.nodes), output)
+        """Only what the output needs, in order, renumbered."""
+        needed = {output}
+        for index in range(output, 0, -1):
+            if index in needed:
+                needed.update(self.nodes[index - 1].sources)
+        order = sorted(needed - {0})
+        place = {0: 0, **{old: new + 1 for new, old in enumerate(order)}}
+        nodes = [self.nodes[old - 1] for old in order]
+        kept = tuple(
+            Node(n.name, n.layer, tuple(place[source] for source in n.sources), n.shape)
+            for n in nodes
+        )
+        return Graph(self.input_shape, self.tensor_shape, kept, place[output])
 
 
 def check_tensor(shape: Shape, name: str) -> None:

@@ -1,18 +1,18 @@
 """What each ONNX operator means, as layers of the op graph.
 
 A reader takes the walk so far and a node, and returns the index of an activation or, where all
-operands are constants and no rounding can occur, an array.
+operands are constants and no rounding can occur, an array. Attributes and types are those of the
+node's schema (``onnx_checks``); here stands what the schema leaves to the operator. Where ONNX
+Runtime departs from ONNX, or ONNX is silent, the node is refused.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
-from qll.errors import NetworkError
 from qll.networks.activations import AveragePool, Clip, Extremum, LeakyRelu, MaxPool, Mean, Relu
 from qll.networks.layers import (
     BatchNorm,
@@ -27,132 +27,56 @@ from qll.networks.layers import (
     Sum,
     Transpose,
 )
-from qll.networks.matrices import check_entries
-from qll.networks.onnx_reader import Reading, attributes, label
-from qll.networks.onnx_tensors import tensor_array
+from qll.networks.matrices import broadcast
+from qll.networks.onnx_constants import computes_integers, integer_arithmetic
+from qll.networks.onnx_reader import Call, Reading, Result, operator, refuse
 from qll.networks.windows import Window, same_padding
 
-Result: TypeAlias = int | np.ndarray
-Operator: TypeAlias = Callable[[Reading, Any], Result]
-
-OPERATORS: dict[str, Operator] = {}
+NEGATIVE_AXES = 11  # the first opset that counts axes from the end
+BROADCAST_MANY = 8  # the first in which Sum, Max and Min broadcast
 
 
-def operator(*names: str) -> Callable[[Operator], Operator]:
-    def add(read: Operator) -> Operator:
-        for name in names:
-            OPERATORS[name] = read
-        return read
-
-    return add
+def operand(reading: Reading, call: Call, position: int = 0) -> int:
+    return reading.value(call.inputs[position])
 
 
-def refuse(what: str, expected: str, found: object) -> NetworkError:
-    return NetworkError(
-        what, expected=expected, found=str(found), fix="export the network without it"
-    )
+def axis_of(reading: Reading, axis: int, rank: int) -> int:
+    least = -rank if reading.opset >= NEGATIVE_AXES else 0
+    if not least <= axis < rank:
+        raise refuse("an axis is not there", f"{least} to {rank - 1}", axis)
+    return axis % rank
 
 
-def optional(node: Any, position: int) -> str | None:
-    """The name of an operand that may be absent (ONNX writes an empty name, or ends the list)."""
-    return node.input[position] or None if position < len(node.input) else None
+def axes_of(reading: Reading, axes: tuple[int, ...], rank: int) -> tuple[int, ...]:
+    found = tuple(axis_of(reading, axis, rank) for axis in axes)
+    if len(set(found)) != len(found):
+        raise refuse("an axis is named twice", f"different axes of {rank}", axes)
+    return found
 
 
-def operand(reading: Reading, node: Any, position: int = 0) -> int:
-    return reading.value(node.input[position])
+def given_axes(reading: Reading, call: Call, position: int = 1) -> tuple[int, ...] | None:
+    """An attribute in old opsets, an input in new ones."""
+    if "axes" in call.given:
+        return tuple(call.given["axes"])
+    name = call.optional(position)
+    return None if name is None else reading.integers(name)
 
 
-def integers(values: Any) -> tuple[int, ...]:
-    return tuple(int(v) for v in np.asarray(values, dtype=np.int64).reshape(-1))
-
-
-@operator("Constant")
-def _constant(reading: Reading, node: Any) -> Result:
-    given = attributes(node)
-    if "value" in given:
-        return tensor_array(given["value"], label(node))
-    for name in ("value_float", "value_floats"):
-        if name in given:
-            array = np.asarray(given[name], dtype=np.float64)
-            if not np.all(np.isfinite(array)):
-                raise refuse("a constant is not a number", "finite values", "NaN or infinity")
-            return array
-    for name in ("value_int", "value_ints"):
-        if name in given:
-            return np.asarray(given[name], dtype=np.int64)
-    raise refuse("a constant is of a kind we do not take", "a number or tensor", sorted(given))
-
-
-@operator("ConstantOfShape")
-def _constant_of_shape(reading: Reading, node: Any) -> Result:
-    shape = integers(reading.constant(node.input[0]))
-    if any(size < 0 for size in shape):
-        raise refuse("a constant has a negative extent", "extents >= 0", shape)
-    check_entries(math.prod(shape), "a constant")
-    given = attributes(node)
-    value = tensor_array(given["value"], label(node)) if "value" in given else np.zeros(1)
-    return np.full(shape, value.reshape(-1)[0])
-
-
-@operator("Identity")
-def _identity(reading: Reading, node: Any) -> Result:
-    if reading.is_constant(node.input[0]):
-        return reading.constant(node.input[0])
-    source = operand(reading, node)
-    return reading.add(label(node), Reshape(reading.builder.shape(source)), source)
-
-
-@operator("Dropout")
-def _dropout(reading: Reading, node: Any) -> Result:
-    mode = optional(node, 2)
-    if mode is not None and np.any(reading.constant(mode)):
-        raise refuse("a dropout is in training mode", "inference mode", "training_mode = 1")
-    return _identity(reading, node)
-
-
-@operator("Cast")
-def _read_cast(reading: Reading, node: Any) -> Result:
-    to = attributes(node).get("to")
-    if reading.is_constant(node.input[0]):
-        return _cast(reading.constant(node.input[0]), to)
-    if to not in (1, 11):
-        raise refuse("an activation is cast away from floats", "float32 or float64", to)
-    return _identity(reading, node)
-
-
-def _cast(array: np.ndarray, to: object) -> np.ndarray:
-    kinds: dict[object, type] = {1: np.float32, 11: np.float64, 6: np.int32, 7: np.int64}
-    if to not in kinds:
-        raise refuse("a constant is cast to a type we do not take", "float or integer", to)
-    cast: np.ndarray = array.astype(kinds[to])
-    return cast.astype(np.float64 if cast.dtype.kind == "f" else np.int64)
-
-
-@operator("Shape")
-def _shape(reading: Reading, node: Any) -> Result:
-    given = attributes(node)
-    shape = reading.shape(node.input[0])
-    return np.asarray(shape[given.get("start", 0) : given.get("end", None)], dtype=np.int64)
-
-
-@operator("Gather")
-def _gather(reading: Reading, node: Any) -> Result:
-    array = reading.constant(node.input[0])
-    indices = reading.constant(node.input[1])
-    return np.take(array, indices.astype(np.int64), axis=attributes(node).get("axis", 0))
-
-
-def _reshape(reading: Reading, node: Any, target: Shape) -> Result:
-    if reading.is_constant(node.input[0]):
-        return reading.constant(node.input[0]).reshape(target)
-    return reading.add(label(node), Reshape(target), operand(reading, node))
+def _reshape(reading: Reading, call: Call, target: Shape) -> Result:
+    name = call.inputs[0]
+    if reading.is_constant(name):
+        return reading.constant(name).reshape(target)
+    return reading.add(call.name, Reshape(target), reading.value(name))
 
 
 @operator("Reshape")
-def _read_reshape(reading: Reading, node: Any) -> Result:
-    shape = reading.shape(node.input[0])
-    target = list(integers(reading.constant(node.input[1])))
-    if not attributes(node).get("allowzero", 0):
+def _read_reshape(reading: Reading, call: Call) -> Result:
+    shape = reading.shape(call.inputs[0])
+    target = list(reading.integers(call.inputs[1]))
+    if call.given.get("allowzero", 0):
+        if 0 in target:
+            raise refuse("a reshape has an empty axis", "sizes of at least 1", target)
+    else:
         target = [shape[i] if size == 0 else size for i, size in enumerate(target)]
     if target.count(-1) > 1 or any(size < -1 for size in target):
         raise refuse("a reshape has no meaning", "at most one -1", target)
@@ -161,115 +85,162 @@ def _read_reshape(reading: Reading, node: Any) -> Result:
         if not known or math.prod(shape) % known:
             raise refuse("a reshape does not fit its tensor", str(shape), target)
         target[target.index(-1)] = math.prod(shape) // known
-    return _reshape(reading, node, tuple(target))
+    return _reshape(reading, call, tuple(target))
 
 
 @operator("Flatten")
-def _flatten(reading: Reading, node: Any) -> Result:
-    shape = reading.shape(node.input[0])
-    axis = attributes(node).get("axis", 1)
-    if not -len(shape) <= axis <= len(shape):
-        raise refuse("a flatten's axis is not there", str(shape), axis)
-    axis = axis % len(shape) if axis < 0 else axis
-    return _reshape(reading, node, (math.prod(shape[:axis]), math.prod(shape[axis:])))
+def _flatten(reading: Reading, call: Call) -> Result:
+    shape = reading.shape(call.inputs[0])
+    axis, rank = call.given.get("axis", 1), len(shape)
+    axis = rank if axis == rank else axis_of(reading, axis, rank)
+    return _reshape(reading, call, (math.prod(shape[:axis]), math.prod(shape[axis:])))
 
 
-@operator("Squeeze", "Unsqueeze")
-def _squeeze(reading: Reading, node: Any) -> Result:
-    shape = reading.shape(node.input[0])
-    axes = attributes(node).get("axes")
-    if axes is None and (name := optional(node, 1)) is not None:
-        axes = reading.constant(name)
-    places = None if axes is None else integers(axes)
-    probe = np.broadcast_to(np.zeros(()), shape)
-    if node.op_type == "Squeeze":
-        return _reshape(reading, node, probe.squeeze(places).shape)
-    if places is None:
-        raise refuse("an unsqueeze has no axes", "axes", "none")
-    return _reshape(reading, node, np.expand_dims(probe, places).shape)
+@operator("Squeeze")
+def _squeeze(reading: Reading, call: Call) -> Result:
+    shape = reading.shape(call.inputs[0])
+    axes = given_axes(reading, call)
+    if axes is None:
+        places = tuple(i for i, size in enumerate(shape) if size == 1)
+    else:
+        places = axes_of(reading, axes, len(shape))
+    if axes == () or any(shape[axis] != 1 for axis in places):
+        raise refuse("a squeeze does not fit its tensor", f"axes of size 1 of {shape}", axes)
+    rest = tuple(size for axis, size in enumerate(shape) if axis not in places)
+    return _reshape(reading, call, rest)
+
+
+@operator("Unsqueeze")
+def _unsqueeze(reading: Reading, call: Call) -> Result:
+    shape = reading.shape(call.inputs[0])
+    axes = given_axes(reading, call) or ()
+    rank = len(shape) + len(axes)
+    places, rest = axes_of(reading, axes, rank), iter(shape)
+    return _reshape(
+        reading, call, tuple(1 if axis in places else next(rest) for axis in range(rank))
+    )
 
 
 @operator("Transpose")
-def _transpose(reading: Reading, node: Any) -> Result:
-    shape = reading.shape(node.input[0])
-    order = integers(attributes(node).get("perm", range(len(shape))[::-1]))
-    if reading.is_constant(node.input[0]):
-        return reading.constant(node.input[0]).transpose(order)
-    return reading.add(label(node), Transpose(order), operand(reading, node))
+def _transpose(reading: Reading, call: Call) -> Result:
+    name = call.inputs[0]
+    rank = len(reading.shape(name))
+    order = tuple(call.given.get("perm", range(rank)[::-1]))
+    if sorted(order) != list(range(rank)):
+        raise refuse("a transpose does not fit its tensor", f"an order of {rank} axes", order)
+    if reading.is_constant(name):
+        return reading.constant(name).transpose(order)
+    return reading.add(call.name, Transpose(order), reading.value(name))
 
 
 @operator("Concat")
-def _concat(reading: Reading, node: Any) -> Result:
-    axis = attributes(node)["axis"]
-    if all(reading.is_constant(name) for name in node.input):
-        return np.concatenate([reading.constant(name) for name in node.input], axis=axis)
-    return reading.add(label(node), Concat(axis), *(reading.value(name) for name in node.input))
+def _concat(reading: Reading, call: Call) -> Result:
+    axis = axis_of(reading, call.given["axis"], len(reading.shape(call.inputs[0])))
+    if all(reading.is_constant(name) for name in call.inputs):
+        return np.concatenate([reading.constant(name) for name in call.inputs], axis=axis)
+    return reading.add(call.name, Concat(axis), *(reading.value(name) for name in call.inputs))
 
 
 @operator("Slice")
-def _slice(reading: Reading, node: Any) -> Result:
-    shape = reading.shape(node.input[0])
-    given = attributes(node)
+def _slice(reading: Reading, call: Call) -> Result:
+    name = call.inputs[0]
+    shape = reading.shape(name)
+    if not shape:
+        raise refuse("a number is sliced", "a tensor with axes", "none")
 
-    def read(position: int, name: str) -> tuple[int, ...] | None:
-        if reading.opset < 10:
-            return integers(given[name]) if name in given else None
-        tensor = optional(node, position)
-        return None if tensor is None else integers(reading.constant(tensor))
+    def read(position: int, key: str) -> tuple[int, ...] | None:
+        if key in call.given:
+            return tuple(call.given[key])
+        tensor = call.optional(position)
+        return None if tensor is None else reading.integers(tensor)
 
-    starts, ends = read(1, "starts") or (), read(2, "ends") or ()
-    axes = read(3, "axes") or tuple(range(len(starts)))
-    steps = read(4, "steps") or (1,) * len(starts)
+    starts, ends, axes, steps = (
+        read(i + 1, key) for i, key in enumerate(("starts", "ends", "axes", "steps"))
+    )
+    starts, ends = starts or (), ends or ()
+    places = axes_of(reading, tuple(range(len(starts))) if axes is None else axes, len(shape))
+    paces = (1,) * len(starts) if steps is None else steps
     slices: list[tuple[int | None, int | None, int | None]] = [(None, None, None)] * len(shape)
-    for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
-        slices[axis] = (start, end, step)  # ends beyond the axis are clamped, as in ONNX
-    if reading.is_constant(node.input[0]):
-        return reading.constant(node.input[0])[tuple(slice(*s) for s in slices)]
-    return reading.add(label(node), Slice(tuple(slices)), operand(reading, node))
+    for start, end, axis, pace in zip(starts, ends, places, paces, strict=True):
+        slices[axis] = _clamped(start, end, pace, shape[axis])
+    if reading.is_constant(name):
+        return reading.constant(name)[tuple(slice(*bounds) for bounds in slices)]
+    return reading.add(call.name, Slice(tuple(slices)), reading.value(name))
+
+
+def _clamped(start: int, end: int, pace: int, size: int) -> tuple[int, int | None, int]:
+    """As ONNX clamps, and not Python: a first entry before the tensor is its first, whichever way
+    the steps go."""
+    if not pace:
+        raise refuse("a slice has steps of 0", "steps that move", pace)
+    start, end = (v + size if v < 0 else v for v in (start, end))
+    if pace > 0:
+        return min(max(start, 0), size), min(max(end, 0), size), pace
+    last = min(max(end, -1), size)
+    return min(max(start, 0), max(size - 1, 0)), last if last >= 0 else None, pace
 
 
 @operator("Pad")
-def _pad(reading: Reading, node: Any) -> Result:
-    given = attributes(node)
-    rank = len(reading.shape(node.input[0]))
-    mode = given.get("mode", b"constant")
-    if mode not in (b"constant", "constant"):
+def _pad(reading: Reading, call: Call) -> Result:
+    rank = len(reading.shape(call.inputs[0]))
+    mode = call.given.get("mode", "constant")
+    if mode != "constant":
         raise refuse("a padding mode is not one we take", "constant", mode)
     if reading.opset < 11:
-        pads, fill = integers(given["pads"]), float(given.get("value", 0.0))
+        pads, fill = tuple(call.given["pads"]), float(call.given.get("value", 0.0))
     else:
-        pads = integers(reading.constant(node.input[1]))
-        name = optional(node, 2)
-        fill = float(reading.constant(name).reshape(())) if name else 0.0
-    axes = range(rank)
-    if (name := optional(node, 3)) is not None:
-        axes = [axis % rank for axis in integers(reading.constant(name))]  # type: ignore[assignment]
+        pads, name = reading.integers(call.inputs[1]), call.optional(2)
+        fill = 0.0 if name is None else scalar(reading, name)
+    name = call.optional(3)
+    if name is not None and name not in reading.stored:
+        # ONNX Runtime counts the extents before it computes the axes.
+        raise refuse("the axes of a padding are computed", "a stored constant", f"'{name}'")
+    axes = range(rank) if name is None else axes_of(reading, reading.integers(name), rank)
     if len(pads) != 2 * len(axes) or not math.isfinite(fill):
         raise refuse("a padding is malformed", f"{2 * len(axes)} extents, finite fill", pads)
     before, after = [0] * rank, [0] * rank
     for place, axis in enumerate(axes):
         before[axis], after[axis] = pads[place], pads[place + len(axes)]
     layer = Pad(tuple(before), tuple(after), fill)
-    return reading.add(label(node), layer, operand(reading, node))
+    return reading.add(call.name, layer, operand(reading, call))
+
+
+def scalar(reading: Reading, name: str) -> float:
+    array = reading.floats(name)
+    if array.shape not in ((), (1,)):
+        raise refuse(f"the constant '{name}' is not one number", "shape ()", array.shape)
+    return float(array.reshape(()))
 
 
 @operator("Add", "Sub", "Sum")
-def _sum(reading: Reading, node: Any) -> Result:
-    signs = {"Add": (1, 1), "Sub": (1, -1)}.get(node.op_type, (1,) * len(node.input))
-    if not signs:
-        raise refuse("a sum has no operands", "one or more", "none")
-    return reading.add(label(node), Sum(signs), *(reading.value(name) for name in node.input))
+def _sum(reading: Reading, call: Call) -> Result:
+    if computes_integers(reading, call):
+        return integer_arithmetic(reading, call)
+    signs = {"Add": (1, 1), "Sub": (1, -1)}.get(call.kind, (1,) * len(call.inputs))
+    if call.kind == "Sum":
+        _refuse_old_broadcast(reading, call)
+    return reading.add(call.name, Sum(signs), *(reading.value(name) for name in call.inputs))
+
+
+def _refuse_old_broadcast(reading: Reading, call: Call) -> None:
+    shapes = {reading.shape(name) for name in call.inputs}
+    if reading.opset < BROADCAST_MANY and len(shapes) > 1:
+        raise refuse(f"a {call.kind} of this opset does not broadcast", "equal shapes", shapes)
 
 
 @operator("Neg")
-def _negate(reading: Reading, node: Any) -> Result:
-    return reading.add(label(node), Sum((-1,)), operand(reading, node))
+def _negate(reading: Reading, call: Call) -> Result:
+    if computes_integers(reading, call):
+        return integer_arithmetic(reading, call)
+    return reading.add(call.name, Sum((-1,)), operand(reading, call))
 
 
 @operator("Mul", "Div")
-def _scale(reading: Reading, node: Any) -> Result:
-    left, right = node.input
-    if node.op_type == "Mul" and reading.is_constant(left):
+def _scale(reading: Reading, call: Call) -> Result:
+    if computes_integers(reading, call):
+        return integer_arithmetic(reading, call)
+    left, right = call.inputs
+    if call.kind == "Mul" and reading.is_constant(left):
         left, right = right, left
     if not reading.is_constant(right):
         raise refuse(
@@ -277,28 +248,28 @@ def _scale(reading: Reading, node: Any) -> Result:
             "a constant operand",
             f"'{left}' and '{right}'",
         )
-    constant = reading.constant(right).astype(np.float64)
-    if node.op_type == "Mul":
-        return reading.add(label(node), Scale(constant), reading.value(left))
+    constant = reading.floats(right)
+    if call.kind == "Mul":
+        return reading.add(call.name, Scale(constant), reading.value(left))
     if not np.all(constant):
         raise refuse("a tensor is divided by zero", "a divisor without zeros", f"'{right}'")
-    return reading.add(label(node), Scale(np.ones(()), constant), reading.value(left))
+    return reading.add(call.name, Scale(np.ones(()), constant), reading.value(left))
 
 
 @operator("MatMul")
-def _matmul(reading: Reading, node: Any) -> Result:
-    left, right = node.input
-    name = label(node)
+def _matmul(reading: Reading, call: Call) -> Result:
+    left, right = call.inputs
     if reading.is_constant(right) and reading.constant(right).ndim == 2:
-        weight = reading.constant(right).astype(np.float64).T
-        return reading.add(name, Linear(weight, np.zeros(weight.shape[0])), reading.value(left))
+        weight = reading.floats(right).T
+        layer = Linear(weight, np.zeros(weight.shape[0]))
+        return reading.add(call.name, layer, reading.value(left))
     rank = len(reading.shape(right))
     if reading.is_constant(left) and reading.constant(left).ndim == 2 and rank >= 2:
-        weight = reading.constant(left).astype(np.float64)
+        weight = reading.floats(left)
         swap = Transpose((*range(rank - 2), rank - 1, rank - 2))
-        turned = reading.add(name, swap, reading.value(right))
-        turned = reading.add(name, Linear(weight, np.zeros(weight.shape[0])), turned)
-        return reading.add(name, swap, turned)
+        turned = reading.add(call.name, swap, reading.value(right))
+        turned = reading.add(call.name, Linear(weight, np.zeros(weight.shape[0])), turned)
+        return reading.add(call.name, swap, turned)
     raise refuse(
         "a matrix product is not a constant matrix times an activation",
         "one constant operand of rank 2",
@@ -307,24 +278,30 @@ def _matmul(reading: Reading, node: Any) -> Result:
 
 
 @operator("Gemm")
-def _gemm(reading: Reading, node: Any) -> Result:
-    given, name = attributes(node), label(node)
-    value = operand(reading, node)
+def _gemm(reading: Reading, call: Call) -> Result:
+    given, name = call.given, call.name
+    shapes = [reading.shape(operand) for operand in call.inputs[:2]]
+    if any(len(shape) != 2 for shape in shapes):
+        raise refuse("a Gemm's operands are not matrices", "two axes each", shapes)
+    value = operand(reading, call)
     if given.get("transA", 0):
         value = reading.add(name, Transpose((1, 0)), value)
-    weight = reading.constant(node.input[1]).astype(np.float64)
+    weight = reading.floats(call.inputs[1])
     weight = weight if given.get("transB", 0) else weight.T
     alpha, beta = float(given.get("alpha", 1.0)), float(given.get("beta", 1.0))
     if not math.isfinite(alpha) or not math.isfinite(beta):
         raise refuse("a Gemm's factors are not numbers", "finite alpha and beta", (alpha, beta))
     if alpha != 1.0:
         value = reading.add(name, Scale(np.asarray(alpha)), value)
-    offset = optional(node, 2)
-    plain = offset is not None and reading.is_constant(offset) and beta == 1.0
+    offset = call.optional(2)
+    after = (reading.builder.shape(value)[0], weight.shape[0])
+    if offset is not None and broadcast(after, reading.shape(offset)) != after:
+        raise refuse("a Gemm's bias does not fit", f"one of {after}", reading.shape(offset))
     bias = np.zeros(weight.shape[0])
-    if plain and offset is not None and reading.constant(offset).ndim <= 1:
-        bias = np.broadcast_to(reading.constant(offset).astype(np.float64), bias.shape)
-        offset = None
+    if offset is not None and beta == 1.0 and reading.is_constant(offset):
+        stored = reading.floats(offset)
+        if stored.ndim <= 1:
+            bias, offset = np.broadcast_to(stored, bias.shape), None
     value = reading.add(name, Linear(weight, bias), value)
     if offset is None:
         return value
@@ -334,129 +311,139 @@ def _gemm(reading: Reading, node: Any) -> Result:
     return reading.add(name, Sum((1, 1)), value, shift)
 
 
-def _window(given: dict[str, Any], spatial: Shape, kernel: tuple[int, ...] | None = None) -> Window:
-    shape = integers(given["kernel_shape"]) if "kernel_shape" in given else kernel
-    if shape is None:
-        raise refuse("a window has no kernel shape", "kernel_shape", "none")
-    rank = len(shape)
-    pads = integers(given.get("pads", (0,) * (2 * rank)))
+def _window(given: dict[str, Any], spatial: Shape, kernel: tuple[int, ...]) -> Window:
+    rank = len(kernel)
+    pads = tuple(given.get("pads", (0,) * (2 * rank)))
     window = Window(
-        kernel=shape,
-        stride=integers(given.get("strides", (1,) * rank)),
+        kernel=kernel,
+        stride=tuple(given.get("strides", (1,) * rank)),
         before=pads[:rank],
         after=pads[rank:],
-        dilation=integers(given.get("dilations", (1,) * rank)),
+        dilation=tuple(given.get("dilations", (1,) * rank)),
         ceil=bool(given.get("ceil_mode", 0)),
     )
-    mode = given.get("auto_pad", b"NOTSET")
-    mode = mode.decode("ascii", "replace") if isinstance(mode, bytes) else str(mode)
-    if mode in ("NOTSET", ""):
+    mode = given.get("auto_pad", "NOTSET")
+    if mode == "NOTSET":
         return window
-    zero = (0,) * rank
+    if any(pads):
+        raise refuse("a padding is given twice", "pads or auto_pad", f"{pads} and {mode}")
     if mode == "VALID":
-        before, after = zero, zero
-    elif mode in ("SAME_UPPER", "SAME_LOWER"):
-        before, after = same_padding(spatial, window, upper=mode == "SAME_UPPER")
-    else:
+        return window
+    if mode not in ("SAME_UPPER", "SAME_LOWER"):
         raise refuse("an auto_pad is not one we take", "VALID or SAME", mode)
+    if any(d != 1 for d in window.dilation):
+        raise refuse("a dilated window's padding is left open", "explicit pads", mode)
+    before, after = same_padding(spatial, window, upper=mode == "SAME_UPPER")
     return Window(window.kernel, window.stride, before, after, window.dilation, window.ceil)
 
 
 @operator("Conv")
-def _convolution(reading: Reading, node: Any) -> Result:
-    given = attributes(node)
-    weight = reading.constant(node.input[1]).astype(np.float64)
-    name = optional(node, 2)
-    bias = np.zeros(weight.shape[0])
-    if name is not None:
-        bias = reading.constant(name).astype(np.float64)
-    spatial = reading.shape(node.input[0])[2:]
-    window = _window(given, spatial, weight.shape[2:])
-    layer = Convolution(weight, bias, window, int(given.get("group", 1)))
-    return reading.add(label(node), layer, operand(reading, node))
+def _convolution(reading: Reading, call: Call) -> Result:
+    weight = reading.floats(call.inputs[1])
+    name = call.optional(2)
+    bias = np.zeros(weight.shape[0]) if name is None else reading.floats(name)
+    spatial = reading.shape(call.inputs[0])[2:]
+    kernel = tuple(call.given.get("kernel_shape", weight.shape[2:]))
+    window = _window(call.given, spatial, kernel)
+    layer = Convolution(weight, bias, window, int(call.given.get("group", 1)))
+    return reading.add(call.name, layer, operand(reading, call))
 
 
 @operator("AveragePool", "MaxPool")
-def _pool(reading: Reading, node: Any) -> Result:
-    given = attributes(node)
-    window = _window(given, reading.shape(node.input[0])[2:])
-    if node.op_type == "MaxPool":
-        return reading.add(label(node), MaxPool(window), operand(reading, node))
+def _pool(reading: Reading, call: Call) -> Result:
+    given, spatial = call.given, reading.shape(call.inputs[0])[2:]
+    kernel = tuple(given["kernel_shape"])
+    window = _window(given, spatial, kernel)
+    if any(p >= k for side in (window.before, window.after) for p, k in zip(side, kernel)):
+        found = f"{window.before} and {window.after}"
+        raise refuse("a pooling layer has too much padding", f"less than {kernel}", found)
+    if given.get("auto_pad", "NOTSET") not in ("NOTSET", "VALID"):
+        # Readers differ: ONNX Runtime rounds up by a rule of its own.
+        small = any(k < s for k, s in zip(kernel, window.stride, strict=True))
+        if small or window.ceil:
+            raise refuse(
+                "a pooling layer's padding is left open where readers differ",
+                "explicit pads with ceil_mode, or with a kernel smaller than its stride",
+                given["auto_pad"],
+            )
+    if call.kind == "MaxPool":
+        return reading.add(call.name, MaxPool(window), operand(reading, call))
     layer = AveragePool(window, bool(given.get("count_include_pad", 0)))
-    return reading.add(label(node), layer, operand(reading, node))
+    return reading.add(call.name, layer, operand(reading, call))
 
 
 @operator("GlobalAveragePool", "GlobalMaxPool")
-def _global_pool(reading: Reading, node: Any) -> Result:
-    spatial = reading.shape(node.input[0])[2:]
+def _global_pool(reading: Reading, call: Call) -> Result:
+    spatial = reading.shape(call.inputs[0])[2:]
     ones, zeros = (1,) * len(spatial), (0,) * len(spatial)
     window = Window(spatial, ones, zeros, zeros, ones)
-    layer = AveragePool(window) if node.op_type == "GlobalAveragePool" else MaxPool(window)
-    return reading.add(label(node), layer, operand(reading, node))
+    layer = AveragePool(window) if call.kind == "GlobalAveragePool" else MaxPool(window)
+    return reading.add(call.name, layer, operand(reading, call))
 
 
 @operator("ReduceMean", "ReduceSum")
-def _reduce(reading: Reading, node: Any) -> Result:
-    given = attributes(node)
-    axes = given.get("axes")
-    if axes is None and (name := optional(node, 1)) is not None:
-        axes = reading.constant(name)
-    rank = len(reading.shape(node.input[0]))
-    places = integers(axes) if axes is not None else ()
-    if not places and not given.get("noop_with_empty_axes", 0):
+def _reduce(reading: Reading, call: Call) -> Result:
+    rank = len(reading.shape(call.inputs[0]))
+    places = axes_of(reading, given_axes(reading, call) or (), rank)
+    if not places and not call.given.get("noop_with_empty_axes", 0):
         places = tuple(range(rank))
-    layer = Mean(places, bool(given.get("keepdims", 1)), divide=node.op_type == "ReduceMean")
-    return reading.add(label(node), layer, operand(reading, node))
+    layer = Mean(places, bool(call.given.get("keepdims", 1)), divide=call.kind == "ReduceMean")
+    return reading.add(call.name, layer, operand(reading, call))
 
 
 @operator("BatchNormalization")
-def _batch_norm(reading: Reading, node: Any) -> Result:
-    given = attributes(node)
-    if given.get("training_mode", 0):
+def _batch_norm(reading: Reading, call: Call) -> Result:
+    if call.given.get("training_mode", 0):
         raise refuse("a batch norm is in training mode", "inference mode", "training_mode = 1")
-    gain, shift, mean, variance = (
-        reading.constant(name).astype(np.float64) for name in node.input[1:5]
-    )
+    if call.given.get("spatial", 1) != 1:
+        raise refuse("a batch norm has a mean for each place", "one a channel", "spatial = 0")
+    kinds = {reading.types[name] for name in call.inputs}
+    if len(kinds) != 1:
+        raise refuse("a batch norm mixes types", "one type", sorted(kinds))
+    gain, shift, mean, variance = (reading.floats(name) for name in call.inputs[1:])
     # The attribute is a float32; ONNX's default 1e-5 is too.
-    epsilon = float(np.float32(given.get("epsilon", 1e-5)))
+    epsilon = float(np.float32(call.given.get("epsilon", 1e-5)))
     layer = BatchNorm(gain, shift, mean, variance, epsilon)
-    return reading.add(label(node), layer, operand(reading, node))
+    return reading.add(call.name, layer, operand(reading, call))
 
 
 @operator("Relu")
-def _relu(reading: Reading, node: Any) -> Result:
-    return reading.add(label(node), Relu(), operand(reading, node))
+def _relu(reading: Reading, call: Call) -> Result:
+    return reading.add(call.name, Relu(), operand(reading, call))
 
 
 @operator("LeakyRelu", "PRelu")
-def _leaky_relu(reading: Reading, node: Any) -> Result:
-    if node.op_type == "PRelu":
-        slope = reading.constant(node.input[1]).astype(np.float64)
+def _leaky_relu(reading: Reading, call: Call) -> Result:
+    if call.kind == "PRelu":
+        slope = reading.floats(call.inputs[1])
     else:
-        slope = np.asarray(np.float32(attributes(node).get("alpha", 0.01)), dtype=np.float64)
+        slope = np.asarray(np.float32(call.given.get("alpha", 0.01)), dtype=np.float64)
     if not np.all(np.isfinite(slope)):
         raise refuse("a slope is not a number", "finite slopes", "NaN or infinity")
-    return reading.add(label(node), LeakyRelu(slope), operand(reading, node))
+    return reading.add(call.name, LeakyRelu(slope), operand(reading, call))
 
 
 @operator("Clip")
-def _clip(reading: Reading, node: Any) -> Result:
-    given = attributes(node)
+def _clip(reading: Reading, call: Call) -> Result:
+    def end(position: int, key: str, default: float) -> float:
+        if key in call.given:
+            return float(call.given[key])
+        name = call.optional(position)
+        return default if name is None else scalar(reading, name)
 
-    def end(position: int, name: str, default: float) -> float:
-        if name in given:
-            return float(given[name])
-        tensor = optional(node, position)
-        return default if tensor is None else float(reading.constant(tensor).reshape(()))
-
-    layer = Clip(end(1, "min", -math.inf), end(2, "max", math.inf))
-    return reading.add(label(node), layer, operand(reading, node))
+    low, high = end(1, "min", -math.inf), end(2, "max", math.inf)
+    # In old opsets ONNX Runtime joins it with a ReLU before it, and then finds no room below 0.
+    lowest = 0.0 if reading.opset < 11 else -math.inf
+    if not low <= high or low == math.inf or high == -math.inf or high < lowest:
+        raise refuse("a clip has no room", "a lower end below the upper", f"[{low}, {high}]")
+    return reading.add(call.name, Clip(low, high), operand(reading, call))
 
 
 @operator("Max", "Min")
-def _extremum(reading: Reading, node: Any) -> Result:
-    layer = Extremum(1 if node.op_type == "Max" else -1)
-    value = operand(reading, node)
-    for name in node.input[1:]:
-        value = reading.add(label(node), layer, value, reading.value(name))
+def _extremum(reading: Reading, call: Call) -> Result:
+    _refuse_old_broadcast(reading, call)
+    layer = Extremum(1 if call.kind == "Max" else -1)
+    value = operand(reading, call)
+    for name in call.inputs[1:]:
+        value = reading.add(call.name, layer, value, reading.value(name))
     return value

@@ -1,32 +1,46 @@
-"""ONNX to the op graph: which nodes matter, what is constant, what the input is.
+"""ONNX to the op graph: what is constant, what the input is, and every node in turn.
 
-What an operator means is in ``onnx_operators``; how a stored tensor is read, in ``onnx_tensors``.
+What an operator means is in ``onnx_operators`` and ``onnx_constants``; what a sound model is, in
+``onnx_checks``; how a stored tensor is read, in ``onnx_tensors``.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from qll.errors import InputError, NetworkError
 from qll.networks.graph import Graph, GraphBuilder
 from qll.networks.layers import Constant, Layer, Shape
-from qll.networks.onnx_tensors import is_float, onnx_package, opset, parse_model, tensor_array
+from qll.networks.matrices import Array
+from qll.networks.onnx_checks import (
+    DEFAULT,
+    check_model,
+    check_node,
+    check_stated,
+    check_types,
+    label,
+    place,
+)
+from qll.networks.onnx_tensors import FLOATS, TYPES, parse_model, tensor_array, type_name, type_of
 
 MAX_NODES = 10_000
 
 
 @dataclass(eq=False)
 class Reading:
-    """What is known while the nodes are walked in order: constants and activations by name."""
+    """What is known while the nodes are walked in order: constants in their own types, and
+    activations (by index of the graph), by name."""
 
     builder: GraphBuilder
     opset: int
     constants: dict[str, np.ndarray] = field(default_factory=dict)
     activations: dict[str, int] = field(default_factory=dict)
+    types: dict[str, str] = field(default_factory=dict)
+    stored: set[str] = field(default_factory=set)  # constants that nothing computes or overrides
 
     def is_constant(self, name: str) -> bool:
         return name in self.constants
@@ -34,7 +48,6 @@ class Reading:
     def constant(self, name: str) -> np.ndarray:
         if name in self.constants:
             return self.constants[name]
-        self.value(name)  # complains if it does not exist at all
         raise NetworkError(
             f"the tensor '{name}' depends on the input where a constant must stand",
             expected="a stored constant",
@@ -42,79 +55,143 @@ class Reading:
             fix="export the network so that shapes and weights are constants",
         )
 
-    def value(self, name: str) -> int:
-        if name in self.activations:
-            return self.activations[name]
-        if name not in self.constants:
+    def floats(self, name: str) -> Array:
+        """A constant of the network's numbers, in float64."""
+        array = self.constant(name)
+        if array.dtype.kind != "f" or not array.size:
             raise NetworkError(
-                f"the tensor '{name}' is read before any node produces it",
-                expected="nodes in order, each reading what came before",
-                found="no such tensor yet",
-                fix="check that the file was copied whole, or export the network again",
+                f"the constant '{name}' has no numbers to compute with",
+                expected="float32 or float64, at least one entry",
+                found=f"{array.dtype} of shape {array.shape}",
+                fix="export the network without this step",
             )
-        array = self.constants[name].astype(np.float64)
-        index = self.builder.add(name, Constant(array), ())
-        self.activations[name] = index
-        return index
+        return array.astype(np.float64)
+
+    def integers(self, name: str) -> tuple[int, ...]:
+        """A constant list of sizes or axes."""
+        array = self.constant(name)
+        if array.ndim != 1:
+            raise NetworkError(
+                f"the constant '{name}' is not a list",
+                expected="one axis",
+                found=f"shape {array.shape}",
+                fix="export the network again",
+            )
+        return tuple(int(v) for v in array)
+
+    def value(self, name: str) -> int:
+        if name not in self.activations:
+            self.activations[name] = self.builder.add(name, Constant(self.floats(name)), ())
+        return self.activations[name]
 
     def shape(self, name: str) -> Shape:
         if name in self.constants:
             return self.constants[name].shape
-        return self.builder.shape(self.value(name))
+        return self.builder.shape(self.activations[name])
 
     def add(self, name: str, layer: Layer, *operands: int) -> int:
         return self.builder.add(name, layer, operands)
 
 
+@dataclass(frozen=True)
+class Call:
+    """One node with its attributes; an input that is left out has the name None."""
+
+    kind: str
+    name: str
+    inputs: tuple[str, ...]
+    given: dict[str, Any]
+
+    def optional(self, position: int) -> str | None:
+        return self.inputs[position] or None if position < len(self.inputs) else None
+
+
+Result: TypeAlias = int | np.ndarray
+Operator: TypeAlias = Callable[[Reading, Call], Result]
+OPERATORS: dict[str, Operator] = {}
+
+
+def operator(*names: str) -> Callable[[Operator], Operator]:
+    def add(read: Operator) -> Operator:
+        for name in names:
+            OPERATORS[name] = read
+        return read
+
+    return add
+
+
+def refuse(what: str, expected: str, found: object) -> NetworkError:
+    return NetworkError(
+        what, expected=expected, found=str(found), fix="export the network without it"
+    )
+
+
 def read_onnx(data: bytes, *, input_shape: Shape | None = None) -> Graph:
     """The op graph of an ONNX model. ``input_shape`` (no batch axis) fills in what the file leaves
     open."""
-    from qll.networks.onnx_operators import OPERATORS
+    from qll.networks import onnx_constants, onnx_operators  # noqa: F401 (they register operators)
 
     model = parse_model(data)
-    nodes = _needed(model.graph)
-    _refuse_unknown(nodes, OPERATORS)
-    entry = _input(model.graph)
+    graph = model.graph
+    _check_size(graph)
+    _refuse_unknown(graph.node)
+    opset = check_model(model)
+    entry = _input(graph)
     shape, tensor_shape = _input_shape(entry, input_shape)
-    reading = Reading(GraphBuilder(shape, tensor_shape), opset(model))
+    reading = Reading(GraphBuilder(shape, tensor_shape), opset)
     reading.activations[entry.name] = 0
-    for tensor in model.graph.initializer:
-        reading.constants[tensor.name] = tensor_array(tensor, tensor.name)
-    for node in nodes:
-        _read_node(reading, node, OPERATORS)
-    return reading.builder.finish(reading.value(model.graph.output[0].name))
+    reading.types[entry.name] = TYPES[entry.type.tensor_type.elem_type][0]
+    for tensor in graph.initializer:
+        array = tensor_array(tensor, tensor.name)
+        reading.constants[tensor.name], reading.types[tensor.name] = array, type_of(array)
+    reading.stored = set(reading.constants) - {entry.name for entry in graph.input}
+    reading.stored |= {node.output[0] for node in graph.node if node.op_type == "Constant"}
+    # ONNX Runtime runs what nobody reads too, and refuses the model if it cannot.
+    for node in graph.node:
+        _read_node(reading, node)
+    check_stated(graph, reading.types, {name: reading.shape(name) for name in reading.types})
+    return reading.builder.finish(reading.value(graph.output[0].name))
 
 
-def _read_node(reading: Reading, node: Any, operators: Any) -> None:
-    place = f"node '{label(node)}' ({node.op_type})"
-    target = node.output[0]
+def _read_node(reading: Reading, node: Any) -> None:
+    given = check_node(node, reading.opset)
+    for name in node.input:
+        if name and name not in reading.types:
+            raise NetworkError(
+                f"the tensor '{name}' is not one we compute",
+                expected="the first output of a node",
+                found="another",
+                fix="export the network without it",
+                where=place(node),
+            )
+    kind = check_types(node, reading.opset, reading.types)
+    call = Call(node.op_type, label(node), tuple(node.input), given)
     try:
-        result = operators[node.op_type](reading, node)
+        result = OPERATORS[node.op_type](reading, call)
     except NetworkError as error:
         if error.where is None or not error.where.startswith("node '"):
-            raise error.at(place) from error
+            raise error.at(place(node)) from error
         raise
-    except (ValueError, TypeError, IndexError, KeyError, OverflowError, AttributeError) as error:
+    except (ValueError, TypeError, IndexError, KeyError, OverflowError) as error:
         raise NetworkError(
             "the node is malformed",
             expected=f"inputs and attributes as ONNX defines {node.op_type}",
             found=str(error) or type(error).__name__,
             fix="check the model with onnx.checker, or export it again",
-            where=place,
+            where=place(node),
         ) from error
+    target = node.output[0]
     # numpy scalars are constants too, so it is the index that is told by its type.
     if type(result) is int:
         reading.activations[target] = result
+        # The output type of a cast is said by no input.
+        reading.types[target] = kind or TYPES[given["to"]][0]
     else:
         reading.constants[target] = np.asarray(result)
+        reading.types[target] = type_of(reading.constants[target])
 
 
-def label(node: Any) -> str:
-    return str(node.name or (node.output[0] if node.output else "") or node.op_type)
-
-
-def _needed(graph: Any) -> list[Any]:
-    """The nodes the output depends on, in file order."""
+def _check_size(graph: Any) -> None:
     if len(graph.output) != 1:
         raise NetworkError(
             "the network does not have one output",
@@ -129,51 +206,19 @@ def _needed(graph: Any) -> list[Any]:
             found=f"{len(graph.node):,}",
             fix="use a smaller network",
         )
-    if graph.sparse_initializer:
-        raise NetworkError(
-            "the network stores sparse weights",
-            expected="dense initializers",
-            found=f"{len(graph.sparse_initializer)} sparse ones",
-            fix="export the network with dense weights",
-        )
-    _refuse_duplicates(graph)
-    producer = {name: i for i, node in enumerate(graph.node) for name in node.output if name}
-    keep: set[int] = set()
-    pending = [graph.output[0].name]
-    while pending:
-        index = producer.get(pending.pop())
-        if index is not None and index not in keep:
-            keep.add(index)
-            pending.extend(name for name in graph.node[index].input if name)
-    return [node for i, node in enumerate(graph.node) if i in keep]
 
 
-def _refuse_duplicates(graph: Any) -> None:
-    stored = [tensor.name for tensor in graph.initializer]
-    free = [entry.name for entry in graph.input if entry.name not in set(stored)]
-    produced = [name for node in graph.node for name in node.output if name]
-    counts = Counter([*stored, *free, *produced])
-    twice = [name for name, count in counts.items() if count > 1]
-    if twice:
-        raise NetworkError(
-            f"the tensor '{twice[0]}' is produced twice",
-            expected="one producer for each tensor",
-            found=f"{counts[twice[0]]}",
-            fix="export the network again",
-        )
-
-
-def _refuse_unknown(nodes: list[Any], operators: Any) -> None:
+def _refuse_unknown(nodes: Any) -> None:
     unknown = [
         node
         for node in nodes
-        if node.op_type not in operators or node.domain not in ("", "ai.onnx") or not node.output
+        if node.op_type not in OPERATORS or node.domain not in DEFAULT or not any(node.output)
     ]
     if unknown:
         names = ", ".join(f"{node.op_type} (node '{label(node)}')" for node in unknown)
         raise NetworkError(
             "the network has operators that we do not take",
-            expected=f"affine and ReLU layers: {', '.join(sorted(operators))}",
+            expected=f"affine and ReLU layers: {', '.join(sorted(OPERATORS))}",
             found=names,
             fix="replace these layers, or cut the network before them",
         )
@@ -190,11 +235,11 @@ def _input(graph: Any) -> Any:
             fix="export the network with its other inputs fixed as constants",
         )
     kind = entries[0].type.tensor_type.elem_type
-    if not is_float(kind):
+    if TYPES.get(kind, ("",))[0] not in FLOATS:
         raise NetworkError(
             f"the input '{entries[0].name}' is not a float tensor",
             expected="float32 or float64",
-            found=f"ONNX type {kind}",
+            found=type_name(kind),
             fix="export the network with a float input",
         )
     return entries[0]
@@ -243,8 +288,3 @@ def _open_shape(name: str, found: str) -> NetworkError:
         found=found,
         fix="pass the shape of one input, without the batch, as input_shape",
     )
-
-
-def attributes(node: Any) -> dict[str, Any]:
-    onnx = onnx_package()
-    return {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}

@@ -11,14 +11,24 @@ import numpy as np
 from qll.errors import MissingExtra, NetworkError
 
 MAX_FILE = 1 << 29  # bytes; protobuf itself stops at 2 GiB
-OLDEST_OPSET = 7  # before it, broadcasting and batch norm meant something else
-FLOATS = {"FLOAT", "DOUBLE"}
-INTEGERS = {"INT64", "INT32", "BOOL"}
+
+# Element types by their code in the file: what ONNX calls them, the field that holds them where
+# they are not raw bytes, and how numpy stores them.
+TYPES: dict[int, tuple[str, str, str]] = {
+    1: ("tensor(float)", "float_data", "<f4"),
+    11: ("tensor(double)", "double_data", "<f8"),
+    6: ("tensor(int32)", "int32_data", "<i4"),
+    7: ("tensor(int64)", "int64_data", "<i8"),
+    9: ("tensor(bool)", "int32_data", "|b1"),
+}
+FLOATS = ("tensor(float)", "tensor(double)")
+DATA = {"raw_data", "string_data", "uint64_data", *(field for _, field, _ in TYPES.values())}
 
 
 def onnx_package() -> Any:
     try:
         import onnx
+        import onnx.defs
         import onnx.numpy_helper
     except ImportError as error:
         raise MissingExtra.of("onnx", "onnx", "reading an ONNX network") from error
@@ -28,13 +38,7 @@ def onnx_package() -> Any:
 def read_bytes(path: Path) -> bytes:
     try:
         if path.is_file() and path.stat().st_size > MAX_FILE:
-            raise NetworkError(
-                "the network's file is too large",
-                expected=f"at most {MAX_FILE:,} bytes",
-                found=f"{path.stat().st_size:,}",
-                fix="use a smaller network",
-                where=str(path),
-            )
+            raise too_large(path.stat().st_size, where=str(path))
         return path.read_bytes()
     except (OSError, ValueError) as error:
         raise NetworkError(
@@ -46,17 +50,22 @@ def read_bytes(path: Path) -> bytes:
         ) from error
 
 
+def too_large(size: int, *, where: str | None = None) -> NetworkError:
+    return NetworkError(
+        "the network is too large",
+        expected=f"at most {MAX_FILE:,} bytes",
+        found=f"{size:,}",
+        fix="use a smaller network",
+        where=where,
+    )
+
+
 def parse_model(data: bytes) -> Any:
     onnx = onnx_package()
     from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
     if len(data) > MAX_FILE:
-        raise NetworkError(
-            "the network is too large",
-            expected=f"at most {MAX_FILE:,} bytes",
-            found=f"{len(data):,}",
-            fix="use a smaller network",
-        )
+        raise too_large(len(data))
     try:
         model = onnx.ModelProto.FromString(data)
     except (DecodeError, RuntimeError, ValueError) as error:
@@ -73,80 +82,67 @@ def parse_model(data: bytes) -> Any:
             found="no graph" if not model.HasField("graph") else "a graph without nodes",
             fix="check that the file was copied whole",
         )
-    _check_opset(model)
     return model
 
 
-def _check_opset(model: Any) -> None:
-    versions = [entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")]
-    if len(versions) != 1 or versions[0] < OLDEST_OPSET:
-        raise NetworkError(
-            "the ONNX model's operator set is not one we take",
-            expected=f"one standard operator set of version {OLDEST_OPSET} or later",
-            found=str(versions[0]) if versions else "none",
-            fix="export the network again with a recent opset (18, say)",
-        )
-
-
-def opset(model: Any) -> int:
-    return int(next(e.version for e in model.opset_import if e.domain in ("", "ai.onnx")))
-
-
 def tensor_array(tensor: Any, name: str) -> np.ndarray:
-    """A stored tensor as float64 or int64, checked: complete, finite, inside the file."""
+    """A stored tensor in its own type, checked: complete, finite, inside the file."""
     onnx = onnx_package()
     if tensor.data_location == onnx.TensorProto.EXTERNAL or tensor.external_data:
         raise NetworkError(
             f"the weights '{name}' are in another file",
-            expected="a single ONNX file that holds its weights",
+            expected="a model that holds its weights, or a path to a file beside which they lie",
             found="a reference to external data",
-            fix="save the model as one file (onnx.save with save_as_external_data=False)",
+            fix="pass the path of the ONNX file, or save the model as one file (onnx.save)",
         )
-    kind = _kind(tensor.data_type)
-    if kind not in FLOATS | INTEGERS:
+    if tensor.data_type not in TYPES:
         raise NetworkError(
             f"the tensor '{name}' has a type we do not take",
             expected="float32 or float64 (or integers, for shapes)",
-            found=kind.lower(),
+            found=type_name(tensor.data_type),
             fix="export the network in float32",
         )
-    size = math.prod(tensor.dims)
-    if any(dim < 0 for dim in tensor.dims) or size != _stored(tensor, kind):
+    _, field, kind = TYPES[tensor.data_type]
+    size, stored = math.prod(tensor.dims), _stored(tensor, field, np.dtype(kind).itemsize)
+    if any(dim < 0 for dim in tensor.dims) or size != stored:
         raise NetworkError(
             f"the tensor '{name}' is damaged",
-            expected=f"{size:,} entries for shape {tuple(tensor.dims)}",
-            found=f"{_stored(tensor, kind):,}",
+            expected=f"{size:,} entries for shape {tuple(tensor.dims)}, stored in one place",
+            found=f"{stored:,}" if stored >= 0 else "others",
             fix="export the network again",
         )
-    array = onnx.numpy_helper.to_array(tensor)
-    if kind in INTEGERS:
-        return np.asarray(array, dtype=np.int64)
-    with np.errstate(invalid="ignore"):  # a signalling NaN; it is refused below
-        values = np.asarray(array, dtype=np.float64)
-    if not np.all(np.isfinite(values)):
+    if tensor.HasField("raw_data"):
+        array = np.frombuffer(tensor.raw_data, kind)
+    else:
+        array = np.array(getattr(tensor, field)).astype(kind)
+    if array.dtype.kind == "f" and not np.all(np.isfinite(array)):
         raise NetworkError(
             f"the weights '{name}' are not all numbers",
             expected="finite weights",
-            found=f"{int((~np.isfinite(values)).sum())} NaN or infinite of {values.size}",
+            found=f"{int((~np.isfinite(array)).sum())} NaN or infinite of {array.size}",
             fix="train again from a state without NaN; the network has no meaning as it is",
         )
-    return values
+    return array.reshape(tuple(tensor.dims))
 
 
-def _kind(code: int) -> str:
+def _stored(tensor: Any, field: str, bytes_each: int) -> int:
+    """How many entries are there; -1 if not all are in the place that belongs to the type."""
+    raw = tensor.HasField("raw_data")
+    filled = {entry.name for entry, _ in tensor.ListFields()} & DATA
+    if tensor.HasField("segment") or not filled <= {"raw_data" if raw else field}:
+        return -1
+    if not raw:
+        return len(getattr(tensor, field))
+    whole, rest = divmod(len(tensor.raw_data), bytes_each)
+    return whole if not rest else -1
+
+
+def type_name(code: int) -> str:
     onnx = onnx_package()
-    names: dict[int, str] = {v: k for k, v in onnx.TensorProto.DataType.items()}
+    names: dict[int, str] = {v: k.lower() for k, v in onnx.TensorProto.DataType.items()}
     return names.get(code, f"type {code}")
 
 
-def _stored(tensor: Any, kind: str) -> int:
-    bytes_each = {"FLOAT": 4, "DOUBLE": 8, "INT64": 8, "INT32": 4, "BOOL": 1}[kind]
-    if tensor.HasField("raw_data"):
-        whole, rest = divmod(len(tensor.raw_data), bytes_each)
-        return whole if not rest else -1
-    field = {"FLOAT": "float_data", "DOUBLE": "double_data", "INT64": "int64_data"}
-    return len(getattr(tensor, field.get(kind, "int32_data")))
-
-
-def is_float(code: int) -> bool:
-    return _kind(code) in FLOATS
+def type_of(array: np.ndarray) -> str:
+    """ONNX's name for the type of a constant."""
+    return next(name for name, _, kind in TYPES.values() if array.dtype == np.dtype(kind))
