@@ -239,6 +239,30 @@ CASES: tuple[Case, ...] = (
         ),
     ),
     Case(
+        "named-entries",
+        """
+        outputs cat, "big dog"
+        inputs weight, age
+        set pets = {cat, "big dog"}
+        define on(i) = y[i] >= 0.1
+        forall x in ball(x0, 0.1) and x["age"] >= x0["age"] - 0.1:
+          (label("cat") -> y["cat"] >= y["big dog"]) and
+          forall i in pets where i != "cat": not on("cat") or not on(i)
+        """,
+        2,
+        (2,),
+        at=(
+            At(True, (2, 0), (0,)),
+            At(False, (2, 1), (0,)),
+            At(False, (0, 2), (0,)),
+            At(True, (0, 2), (1,)),
+        ),
+        provable=(
+            Provable("verified", RELU2, (0.75, 0.25), 0),
+            Provable("falsified", RELU2, (0.5, 0.45), 0, witness={"x": (0.4, 0.55)}),
+        ),
+    ),
+    Case(
         "constants",
         "(top -> y[0] <= 1) and (bottom or y[1] <= inf) and (y[0] >= -inf and unit)",
         2,

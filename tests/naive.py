@@ -65,7 +65,14 @@ class Naive:
 
     # --- quantities and indices ---
 
-    def index(self, index: Index, env: Env) -> int:
+    def named(self, name: str, kind: str | None = None) -> int:
+        """The place of ``name`` in its declaration; of two, that of the outputs."""
+        lists = [d.names for d in self.specification.names if kind in (None, d.kind)]
+        return next(names.index(name) for names in lists if name in names)
+
+    def index(self, index: Index, env: Env, kind: str | None = None) -> int:
+        if index.quoted is not None:
+            return self.named(index.quoted, kind)
         return index.offset + (0 if index.name is None else env[index.name])
 
     def quantity(self, q: Quantity, env: Env) -> float:
@@ -75,7 +82,8 @@ class Naive:
             case Parameter(name):
                 return self.values[name]
             case Entry(source, indices):
-                at = [self.index(i, env) for i in indices]
+                kind = "inputs" if source[0] == "x" else "outputs"
+                at = [self.index(i, env, kind) for i in indices]
                 if len(at) == 1:
                     return self.point.vectors[source][at[0]]
                 flat = 0
@@ -98,7 +106,10 @@ class Naive:
 
     def items(self, domain: IndexSet) -> list[tuple[int, ...]]:
         if domain.name is None:
-            return list(domain.items)
+            return [
+                tuple(m if isinstance(m, int) else self.named(m) for m in item)
+                for item in domain.items
+            ]
         if domain.name == "outputs":
             return [(i,) for i in range(len(self.point.vectors["y"]))]
         if domain.name == "inputs":

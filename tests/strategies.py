@@ -23,6 +23,7 @@ from qll.formula.nodes import (
     IndexCondition,
     IndexSet,
     Label,
+    NameDeclaration,
     Not,
     Number,
     Parameter,
@@ -45,8 +46,12 @@ _PARAMETERS = (
     ParameterDeclaration("a", "number", 0.75),
     ParameterDeclaration("q", "probability", 0.7),
 )
+_NAMES = (
+    NameDeclaration("outputs", ("cat", "big dog", "bird")),
+    NameDeclaration("inputs", ("weight", "bird's age")),
+)
 _SETS = (
-    SetDeclaration("pair", IndexSet(None, ((0,), (2,)))),
+    SetDeclaration("pair", IndexSet(None, ((0,), ("bird",)))),
     SetDeclaration("edges", IndexSet(None, ((0, 1), (1, 2), (2, 0)))),
 )
 
@@ -55,7 +60,10 @@ _SETS = (
 def index(draw, scope: tuple[str, ...], size: int) -> Index:
     if scope and size == OUTPUTS and draw(st.booleans()):
         return Index(draw(st.sampled_from(scope)))
-    return Index(None, draw(st.integers(0, size - 1)))
+    at = draw(st.integers(0, size - 1))
+    if draw(st.integers(0, 3)) == 0:
+        return Index(None, quoted=_NAMES[size == INPUTS].names[at])
+    return Index(None, at)
 
 
 @st.composite
@@ -203,7 +211,7 @@ def specification(
         ),
     )
     body = draw(formula(linear=linear, constants=constants, labels=labels))
-    return Specification(body, (), _PARAMETERS, _SETS, definitions)
+    return Specification(body, (), _PARAMETERS, _SETS, definitions, names=_NAMES)
 
 
 @st.composite

@@ -13,6 +13,7 @@ from qll.errors import QllError
 from qll.formula.nodes import (
     Definition,
     FormulaReference,
+    NameDeclaration,
     Number,
     QuantityReference,
     Specification,
@@ -54,6 +55,26 @@ TEXTS = {
     "name-cyclic-sets": "set a = b\nset b = a\nforall i in a: y[i] >= 0",
     "name-wrong-arity": "define f(i) = y[i] >= 0\nf(0, 1)",
     "name-used-before-definition": "define g = f\ndefine f = y[0] >= 0\ng",
+    # names of outputs and inputs
+    "entry-near-miss": 'outputs cat, dog\ny["cta"] >= 0',
+    "entry-undeclared": 'y["cat"] >= y[1]',
+    "entry-undeclared-input": 'outputs cat, dog\nx["weight"] >= 0 -> y["cat"] >= 0',
+    "entry-of-the-other-kind": 'outputs cat, dog\ninputs weight, year\ny["weight"] >= 0',
+    "entry-near-miss-label": 'outputs cat, dog\nlabel("dig") -> y["dog"] >= 0',
+    "entry-near-miss-set": "outputs cat, dog\nset pets = {cat, dot}\nforall i in pets: y[i] >= 0",
+    "entry-near-miss-region": 'inputs weight\nforall x in box(0, 1) and x["wieght"] <= 1: top',
+    "entry-near-miss-argument": 'outputs cat\ndefine on(i) = y[i] >= 0\non("car")',
+    "entry-of-many": f'outputs {", ".join(f"c{k:03}" for k in range(500))}\ny["c49"] >= 0',
+    "entry-quoted-index": 'outputs cat, dog\nforall i in outputs: y["i"] >= 0',
+    "entry-set-of-outputs": "outputs cat\ninputs age\nforall i in {cat}: x[i] >= 0",
+    "entry-set-mixed": "outputs cat\ninputs age\nforall i in {cat, age}: y[i] >= 0",
+    "entry-ambiguous": "outputs a, b\ninputs b, a\nforall i in {a}: y[i] >= 0",
+    "entry-beside-an-index": 'inputs age\nx["age", 0] >= 0 -> y[0] >= 0',
+    "entry-twice": "outputs cat, dog, cat\ny[0] >= 0",
+    "entry-empty": 'outputs cat, ""\ny[0] >= 0',
+    "entry-not-closed": 'outputs cat, "dog\ny[0] >= 0',
+    "outputs-twice": "outputs 2\noutputs cat, dog\ny[0] >= 0",
+    "inputs-twice": "inputs age\ninputs age\ny[0] >= 0",
     # indices
     "index-too-large": "outputs 3\ny[3] >= 0",
     "index-label": "outputs 3\nlabel(7) -o y[0] >= 0",
@@ -116,6 +137,15 @@ CALLS: dict[str, Callable[[], object]] = {
     "read-ill-fitting-points": reading("x[0] <= x0[0]", x=torch.zeros(2, 3), x0=torch.zeros(2, 4)),
     "read-nothing-to-range-over": reading("forall i in outputs where i > 9: y[i] >= 0"),
     "read-empty-premise": reading("(y[0] <= 0 and y[0] >= 0) -> y[1] >= 5"),
+    "read-named-outputs": reading('outputs cat, dog\ny["cat"] >= 0'),
+    "read-named-inputs": reading("inputs age\nx[0] >= 0 -> y[0] >= 0", x=torch.zeros(2, 2, 2)),
+    "region-named-inputs": lambda: qll.Region.of(
+        qll.parse("inputs age, year\nforall x in box(0, 1): y[0] >= 0"), torch.zeros(1, 3)
+    ),
+    "load-named-outputs": lambda: qll.parse("outputs cat, dog\ny[0] >= 0", outputs=10),
+    "load-other-names": lambda: qll.parse("outputs cat, dog\ny[0] >= 0", outputs=["cat", "cow"]),
+    "load-one-word": lambda: qll.parse("y[0] >= 0", outputs="cat"),
+    "load-mixed-inputs": lambda: qll.parse("y[0] >= 0", inputs=("age", 3)),
     "read-inf-minus-inf": reading("y[0] + inf <= inf - inf"),
     "logic-p-zero": lambda: qll.QLL(p=0),
     "logic-p-negative": lambda: qll.logic("qll:-2"),
@@ -156,6 +186,15 @@ CALLS: dict[str, Callable[[], object]] = {
             FormulaReference("f", ()),
             definitions=(Definition("f", (), FormulaReference("f", ())),),
         )
+    ),
+    "python-names-and-number": lambda: qll.Property(
+        Specification(qll.y["cat"] >= 0, outputs=2, names=(NameDeclaration("outputs", ("cat",)),))
+    ),
+    "python-no-names": lambda: qll.Property(
+        Specification(qll.y[0] >= 0, names=(NameDeclaration("inputs", ()),))
+    ),
+    "python-name-with-quotes": lambda: qll.Property(
+        Specification(qll.y[0] >= 0, names=(NameDeclaration("outputs", ('a "cat"',)),))
     ),
     "python-empty-connective": lambda: qll.Property(Specification(qll.all_of())),
 }

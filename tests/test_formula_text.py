@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -232,7 +233,45 @@ def test_python_truth_of_a_formula_is_refused() -> None:
             wrong()
 
 
+def test_a_repr_is_the_text() -> None:
+    """Of a formula, of every part of a specification, of a ground formula: never the tree."""
+    formula = forall(c, "outputs", label(c) >> (y[c] - 2 * x[0, 1] >= 0.5))
+    assert repr(formula) == "forall c in outputs: label(c) -o y[c] - 2*x[0, 1] >= 0.5"
+    assert parse_specification(repr(formula)).formula == formula
+    read = parse_specification(
+        "set s = {0, 2}\nforall x in ball(x0, 0.1): exists k in s: y[k] <= 1"
+    )
+    assert repr(read) == show_specification(read).rstrip("\n")
+    assert repr([y, i, index_set([0, 2]), ball(0.2), every("x", box(0, 1)), *read.sets]) == (
+        "[y, i, {0, 2}, ball(x0, 0.2), x in box(0, 1), set s = {0, 2}]"
+    )
+    assert repr((qll.differ(i, 3), read.formula.binders[0])) == "(i != 3, k in s)"
+    assert repr(all_of()) == "and()"  # refused later, but shown
+    ground = qll.parse("y[0]/3 <= 1 and (y[1] <= 0 -o y[0] >= 2)", outputs=2)
+    assert repr(ground.ground(None, qll.logic("qll:5"), outputs=2)) == (
+        "1/3*y[0] <= 1 and (y[1] <= 0 -o 2 <= y[0])"
+    )
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@given(specification())
+def test_the_repr_of_a_random_formula_reads_back(spec: Specification) -> None:
+    assert parse_specification(repr(spec)) == spec
+
+
 def test_documentation_is_kept() -> None:
     prop = qll.load("not-both")
     assert prop.documentation.startswith("Not both: two opposite faces")
     assert parse_specification(prop.show()).documentation == prop.documentation
+
+
+def test_the_examples_of_the_reference_are_as_they_say() -> None:
+    page = (Path(__file__).parent.parent / "docs" / "language.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"^```(\w*)\n(.*?)^```$", page, re.M | re.S)
+    rules = [text for language, text in blocks if not language and "\n\nforall x" in text]
+    assert len(rules) == 2
+    for rule in rules:
+        spec = parse_specification(rule)
+        assert parse_specification(show_specification(spec, "unicode")) == spec
+    for text in [text for language, text in blocks if language == "python"]:
+        exec(compile(text, "docs/language.md", "exec"), {})  # noqa: S102 - our own page

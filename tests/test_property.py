@@ -13,6 +13,7 @@ from torch.nn.functional import cross_entropy
 import qll
 from qll.errors import FormulaError, InputError, LogicError
 from qll.formula import rewrite
+from qll.formula.parse import parse_specification
 
 ROBUST = "forall c in outputs: label(c) -o forall i in outputs{}: y[c] >= y[i]"
 
@@ -367,7 +368,9 @@ def test_immutable_and_rebuilt_by_its_repr() -> None:
     with pytest.raises(AttributeError):
         prop.outputs = 3  # type: ignore[misc]
     assert prop == qll.load("classification-robustness", epsilon=0.3)
-    assert "epsilon" in repr(prop)
+    assert repr(prop) == prop.show().rstrip("\n")
+    assert qll.parse(repr(prop)).specification == parse_specification(prop.show())
+    assert "Quantified" not in repr(prop) and "forall c in outputs" in repr(prop)
 
 
 def test_the_text_of_a_property_for_other_outputs_says_so() -> None:

@@ -51,7 +51,8 @@ _MAX_ENUMERATED_LABELS = 14
 
 @dataclass(frozen=True)
 class Property:
-    """Immutable: ``with_parameters`` gives another one."""
+    """Immutable: ``with_parameters`` gives another one. Its ``repr`` is its text, which
+    ``qll.parse`` reads back."""
 
     specification: Specification
     parameters: Mapping[str, float] = field(default_factory=dict)
@@ -150,6 +151,9 @@ class Property:
 
     def with_parameters(self, **parameters: float) -> Property:
         return replace(self, parameters={**self.parameters, **parameters}, _cache={})
+
+    def __repr__(self) -> str:
+        return self.show().rstrip("\n")
 
     def show(self, style: Style = "ascii") -> str:
         return show_specification(self.specification, style)

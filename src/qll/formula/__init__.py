@@ -1,1 +1,64 @@
-"""The language. Pure Python: neither torch nor numpy is imported here."""
+"""The language. Pure Python: neither torch nor numpy is imported here.
+
+What a formula is built of in Python, as the text writes it: ``from qll.formula import forall, y``.
+"""
+
+from qll.formula.build import (
+    all_of,
+    any_of,
+    ball,
+    bottom,
+    box,
+    condition,
+    differ,
+    equal,
+    every,
+    exists,
+    forall,
+    index_set,
+    indices,
+    label,
+    par,
+    parameter,
+    tensor,
+    top,
+    unit,
+    valid_range,
+    x,
+    x0,
+    x2,
+    y,
+    y0,
+    y2,
+)
+from qll.formula.nodes import Specification
+
+__all__ = [
+    "Specification",
+    "all_of",
+    "any_of",
+    "ball",
+    "bottom",
+    "box",
+    "condition",
+    "differ",
+    "equal",
+    "every",
+    "exists",
+    "forall",
+    "index_set",
+    "indices",
+    "label",
+    "par",
+    "parameter",
+    "tensor",
+    "top",
+    "unit",
+    "valid_range",
+    "x",
+    "x0",
+    "x2",
+    "y",
+    "y0",
+    "y2",
+]

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from fractions import Fraction
-from typing import Any
+from typing import Any, TypeAlias
 
 from qll.errors import FormulaError
 from qll.formula.fold import fold, walk
@@ -160,18 +160,18 @@ def _literal(node: Any, parts: list[Exact]) -> Exact:
 
 
 class Vector:
-    """``y[i]``, ``x[0, 3, 4]``: entries of an input or output vector."""
+    """``y[i]``, ``y["cat"]``, ``x[0, 3, 4]``: entries of an input or output vector."""
 
     def __init__(self, source: Source) -> None:
         self._source = source
 
-    def __getitem__(self, at: int | Index | tuple[int | Index, ...]) -> Entry:
+    def __getitem__(self, at: int | str | Index | tuple[int | Index, ...]) -> Entry:
         return Entry(
             self._source, tuple(_index(i) for i in (at if isinstance(at, tuple) else (at,)))
         )
 
     def __repr__(self) -> str:
-        return f"Vector({self._source!r})"
+        return self._source
 
 
 y, x, x0, y0, x2, y2 = (Vector(s) for s in ("y", "x", "x0", "y0", "x2", "y2"))
@@ -186,7 +186,8 @@ def parameter(name: str) -> Parameter:
 top, bottom, unit = Constant("top"), Constant("bottom"), Constant("unit")
 
 
-def label(index: int | Index) -> Label:
+def label(index: int | str | Index) -> Label:
+    """Class ``index`` is a true label: ``label(3)``, ``label("cat")``, ``label(c)``."""
     return Label(_index(index))
 
 
@@ -233,9 +234,14 @@ def chain(operands: Sequence[Quantity], comparators: Sequence[str], span: Span |
 
 # --- index sets and finite quantifiers ----------------------------------------------------------
 
+# One index, the declared name of an output or input, or a tuple of them.
+Member: TypeAlias = int | str | tuple[int | str, ...]
 
-def _index(value: int | Index) -> Index:
-    return value if isinstance(value, Index) else Index(None, int(value))
+
+def _index(value: int | str | Index) -> Index:
+    if isinstance(value, Index):
+        return value
+    return Index(None, quoted=value) if isinstance(value, str) else Index(None, int(value))
 
 
 def indices(names: str) -> tuple[Index, ...]:
@@ -243,30 +249,32 @@ def indices(names: str) -> tuple[Index, ...]:
     return tuple(Index(name) for name in names.split())
 
 
-def index_set(items: Iterable[int | tuple[int, ...]], span: Span | None = None) -> IndexSet:
+def index_set(items: Iterable[Member], span: Span | None = None) -> IndexSet:
+    """``index_set([0, 2])``, ``index_set(["cat", "dog"])``, ``index_set([(0, 5), (1, 4)])``."""
     return IndexSet(None, tuple(i if isinstance(i, tuple) else (i,) for i in items), span=span)
 
 
-def _domain(over: str | IndexSet | Iterable[int | tuple[int, ...]]) -> IndexSet:
+def _domain(over: str | IndexSet | Iterable[Member]) -> IndexSet:
     if isinstance(over, str):
         return IndexSet(over)
     return over if isinstance(over, IndexSet) else index_set(over)
 
 
 def condition(
-    left: Index, operator: IndexOperator, right: int | Index | IndexSet
+    left: Index, operator: IndexOperator, right: int | str | Index | IndexSet
 ) -> IndexCondition:
     return IndexCondition(operator, left, right if isinstance(right, IndexSet) else _index(right))
 
 
-def differ(left: Index, right: int | Index) -> IndexCondition:
+def differ(left: Index, right: int | str | Index) -> IndexCondition:
+    """``left != right``, for ``where``."""
     return condition(left, "!=", right)
 
 
 def _quantified(
     kind: str,
     names: Index | Sequence[Index],
-    over: str | IndexSet | Iterable[int | tuple[int, ...]],
+    over: str | IndexSet | Iterable[Member],
     body: Formula,
     where: Sequence[IndexCondition],
     hardness: float | None,
@@ -278,7 +286,7 @@ def _quantified(
 
 def forall(
     names: Index | Sequence[Index],
-    over: str | IndexSet | Iterable[int | tuple[int, ...]],
+    over: str | IndexSet | Iterable[Member],
     body: Formula,
     *,
     where: Sequence[IndexCondition] = (),
@@ -289,7 +297,7 @@ def forall(
 
 def exists(
     names: Index | Sequence[Index],
-    over: str | IndexSet | Iterable[int | tuple[int, ...]],
+    over: str | IndexSet | Iterable[Member],
     body: Formula,
     *,
     where: Sequence[IndexCondition] = (),

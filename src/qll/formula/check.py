@@ -10,6 +10,7 @@ from typing import Any
 from qll.errors import FormulaError
 from qll.formula import units
 from qll.formula.fold import children, fold, walk
+from qll.formula.names import Names, Scope, check_declarations
 from qll.formula.nodes import (
     Ball,
     Box,
@@ -18,6 +19,7 @@ from qll.formula.nodes import (
     Definition,
     Divide,
     Entry,
+    EntryKind,
     FormulaReference,
     Implies,
     Index,
@@ -57,6 +59,7 @@ class _Checker:
         self.definitions: dict[str, Definition] = {}
         self.depths: dict[str, int] = {}
         self.parameters = {p.name for p in specification.parameters}
+        self.names = Names.of(specification)
         self.seen: set[tuple[str, bool]] = set()
 
     def run(self) -> None:
@@ -65,6 +68,9 @@ class _Checker:
         declared = self.specification.outputs
         if declared is not None and not 1 <= declared <= MAX_OUTPUTS:
             raise wrong_outputs(declared, None)
+        check_declarations(self.specification)
+        if self.outputs is not None:
+            self.names.check_fit("outputs", self.outputs)
         for item in self.specification.sets:
             if item.name in BUILT_IN_SETS:
                 raise _error(
@@ -89,17 +95,15 @@ class _Checker:
 
     # --- formulas: top-down, carrying the indices in scope and the polarity ---
 
-    def _walk(self, root: Node, scope: dict[str, None], positive: bool) -> None:
-        stack: list[tuple[Node, dict[str, None], bool]] = [(root, scope, positive)]
+    def _walk(self, root: Node, scope: Scope, positive: bool) -> None:
+        stack: list[tuple[Node, Scope, bool]] = [(root, scope, positive)]
         while stack:
             node, scope, positive = stack.pop()
             match node:
                 case Entry(source, indices):
                     self._entry(node, source, indices, scope)
                 case Label(index):
-                    self._index(index, scope)
-                    if index.name is None:
-                        self._output_index(index)
+                    self._output_index(index, scope)
                 case Parameter(name) if name not in self.parameters:
                     raise _error(
                         f"unknown parameter '{name}'",
@@ -246,12 +250,12 @@ class _Checker:
                 node,
             )
 
-    def _entry(
-        self, node: Entry, source: str, indices: tuple[Index, ...], scope: dict[str, None]
-    ) -> None:
-        for index in indices:
-            self._index(index, scope)
-        if source.startswith("y"):
+    def _entry(self, node: Entry, source: str, indices: tuple[Index, ...], scope: Scope) -> None:
+        if source.startswith("x"):
+            self.names.check_alone(indices, node.span)
+            for index in indices:
+                self._index(index, scope, "inputs")
+        else:
             if len(indices) != 1:
                 raise _error(
                     f"'{source}' takes one index",
@@ -260,11 +264,11 @@ class _Checker:
                     "outputs are a vector: name one of them",
                     node,
                 )
-            if indices[0].name is None:
-                self._output_index(indices[0])
+            self._output_index(indices[0], scope)
 
-    def _output_index(self, index: Index) -> None:
-        if self.outputs is not None and not 0 <= index.offset < self.outputs:
+    def _output_index(self, index: Index, scope: Scope) -> None:
+        self._index(index, scope, "outputs")
+        if index.name is None and self.outputs is not None and not 0 <= index.offset < self.outputs:
             raise _error(
                 f"output {index.offset} does not exist",
                 f"an index from 0 to {self.outputs - 1}",
@@ -273,7 +277,8 @@ class _Checker:
                 index,
             )
 
-    def _index(self, index: Index, scope: dict[str, None]) -> None:
+    def _index(self, index: Index, scope: Scope, kind: EntryKind | None = None) -> None:
+        self.names.check(index, scope, kind)
         if index.name is not None and index.name not in scope:
             raise _error(
                 f"unknown index '{index.name}'",
@@ -283,7 +288,7 @@ class _Checker:
                 index,
             )
 
-    def _binder(self, binder: IndexBinder, scope: dict[str, None]) -> None:
+    def _binder(self, binder: IndexBinder, scope: Scope) -> None:
         width = self._domain(binder.domain, "this set")
         if width is not None and width != len(binder.names):
             raise _error(
@@ -302,9 +307,10 @@ class _Checker:
                     "choose another letter for the index",
                     binder,
                 )
-            scope[name] = None
+        columns = self.names.columns(self.sets.get(binder.domain.name or "", binder.domain))
+        scope.update(zip(binder.names, columns or (None,), strict=True))
 
-    def _condition(self, condition: IndexCondition, scope: dict[str, None]) -> None:
+    def _condition(self, condition: IndexCondition, scope: Scope) -> None:
         self._index(condition.left, scope)
         if isinstance(condition.right, Index):
             self._index(condition.right, scope)
@@ -343,6 +349,7 @@ class _Checker:
                 "split it into two sets",
                 domain,
             )
+        self.names.columns(domain)
         return widths.pop()
 
     # --- regions ---

@@ -18,7 +18,7 @@ from qll.formula.hard import Affine, Exact, Slot, added, affine, is_finite, is_u
 from qll.formula.nodes import Connective, ConnectiveKind, Constant, Formula, Implies, Span
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Atom(Formula):
     """``left <= right``. The sides stay as written: moving a term changes a fuzzy value."""
 
@@ -27,7 +27,7 @@ class Atom(Formula):
     span: Span | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Crisp(Formula):
     """A truth value made of labels alone. Beside a real degree a true one becomes ``unit``, or
     ``top`` where it is owed to a negated label (``strong``); a false one becomes ``bottom``."""

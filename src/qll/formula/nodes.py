@@ -30,32 +30,46 @@ def _span() -> Span | None:
     return field(default=None, compare=False, repr=False, kw_only=True)
 
 
+class Text:
+    """Its ``repr`` is what stands in a text, not the tree: ``parse`` reads it back."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        from qll.formula.show import text
+
+        return text(self)
+
+
 # --- indices ------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Index:
-    """An integer, or an index variable plus an integer: ``3``, ``i``, ``i + 1``."""
+@dataclass(frozen=True, repr=False)
+class Index(Text):
+    """An integer, an index variable plus an integer, or the declared name of an output or input:
+    ``3``, ``i + 1``, ``"cat"``."""
 
     name: str | None
     offset: int = 0
+    quoted: str | None = None
     span: Span | None = _span()
 
 
-@dataclass(frozen=True)
-class IndexSet:
-    """A named set (declared, or ``outputs`` / ``inputs``) or the tuples themselves."""
+@dataclass(frozen=True, repr=False)
+class IndexSet(Text):
+    """A named set (declared, or ``outputs`` / ``inputs``) or the tuples themselves: of integers and
+    of declared names of outputs or inputs."""
 
     name: str | None = None
-    items: tuple[tuple[int, ...], ...] = ()
+    items: tuple[tuple[int | str, ...], ...] = ()
     span: Span | None = _span()
 
 
 IndexOperator = Literal["==", "!=", "<", "<=", ">", ">=", "in", "not in"]
 
 
-@dataclass(frozen=True)
-class IndexCondition:
+@dataclass(frozen=True, repr=False)
+class IndexCondition(Text):
     """One condition of a ``where``: it compares indices, never tensors."""
 
     operator: IndexOperator
@@ -63,8 +77,8 @@ class IndexCondition:
     right: Index | IndexSet
 
 
-@dataclass(frozen=True)
-class IndexBinder:
+@dataclass(frozen=True, repr=False)
+class IndexBinder(Text):
     names: tuple[str, ...]
     domain: IndexSet
     span: Span | None = _span()
@@ -77,7 +91,7 @@ SOURCES: tuple[Source, ...] = ("y", "x", "x0", "y0", "x2", "y2")
 INPUT_SOURCES: frozenset[str] = frozenset({"x", "x0", "x2"})
 
 
-class Node:
+class Node(Text):
     """Root of everything in a formula. Operators build what ``build`` says they build; it imports
     this module, so it is looked up when an operator is used."""
 
@@ -186,19 +200,19 @@ def _truth_of(node: Node) -> FormulaError:
     )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Number(Quantity):
     value: float
     span: Span | None = _span()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Parameter(Quantity):
     name: str
     span: Span | None = _span()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Entry(Quantity):
     """One entry of an input or output vector: ``y[i]``, ``x[0, 3, 4]``."""
 
@@ -207,13 +221,13 @@ class Entry(Quantity):
     span: Span | None = _span()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Sum(Quantity):
     parts: tuple[Quantity, ...]
     span: Span | None = _span()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Scale(Quantity):
     """A constant times a quantity. The factor speaks of no input and no output."""
 
@@ -222,7 +236,7 @@ class Scale(Quantity):
     span: Span | None = _span()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Divide(Quantity):
     """A quantity over a number that is not 0, where the quotient is not a float: ``y[0]/3``."""
 
@@ -231,7 +245,7 @@ class Divide(Quantity):
     span: Span | None = _span()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class QuantityReference(Quantity):
     """Use of a definition whose body is a quantity."""
 
@@ -247,7 +261,7 @@ ConnectiveKind = Literal["and", "or", "tensor", "par"]
 ConstantKind = Literal["top", "bottom", "unit"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Compare(Formula):
     operator: Comparator
     left: Quantity
@@ -255,13 +269,13 @@ class Compare(Formula):
     span: Span | None = _span()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Constant(Formula):
     kind: ConstantKind
     span: Span | None = _span()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Label(Formula):
     """Class ``index`` is a true label of the data point. Crisp: rewritten away before tensors."""
 
@@ -269,13 +283,13 @@ class Label(Formula):
     span: Span | None = _span()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Not(Formula):
     body: Formula
     span: Span | None = _span()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Connective(Formula):
     """n-ary; ``hardness`` (and/or only) overrides that of the logic."""
 
@@ -285,7 +299,7 @@ class Connective(Formula):
     span: Span | None = _span()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Implies(Formula):
     """``linear``: by degrees, the paper's; ``material``: ``not left or right``."""
 
@@ -295,7 +309,7 @@ class Implies(Formula):
     span: Span | None = _span()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Quantified(Formula):
     """A finite quantifier: unfolds to one n-ary connective over all bindings."""
 
@@ -307,7 +321,7 @@ class Quantified(Formula):
     span: Span | None = _span()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class FormulaReference(Formula):
     """Use of a definition whose body is a formula."""
 
@@ -319,12 +333,12 @@ class FormulaReference(Formula):
 # --- regions ------------------------------------------------------------------------------------
 
 
-class RegionPart:
+class RegionPart(Text):
     __slots__ = ()
     span: Span | None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Ball(RegionPart):
     """L-infinity ball in raw input units around ``x0`` (or, for ``x2``, around ``x``)."""
 
@@ -333,7 +347,7 @@ class Ball(RegionPart):
     span: Span | None = _span()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Box(RegionPart):
     """Every coordinate between two constants, or between two lists of constants."""
 
@@ -343,7 +357,7 @@ class Box(RegionPart):
     span: Span | None = _span()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Linear(RegionPart):
     """A linear constraint on the inputs: a comparison, or a ``forall`` over comparisons."""
 
@@ -351,8 +365,8 @@ class Linear(RegionPart):
     span: Span | None = _span()
 
 
-@dataclass(frozen=True)
-class PointBinder:
+@dataclass(frozen=True, repr=False)
+class PointBinder(Text):
     """The outer quantifier: ``forall x in <parts>``."""
 
     point: Literal["x", "x2"]
@@ -363,32 +377,45 @@ class PointBinder:
 # --- the whole file -----------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class ParameterDeclaration:
+@dataclass(frozen=True, repr=False)
+class ParameterDeclaration(Text):
     name: str
     unit: str
     default: float
     span: Span | None = _span()
 
 
-@dataclass(frozen=True)
-class SetDeclaration:
+EntryKind = Literal["outputs", "inputs"]
+
+
+@dataclass(frozen=True, repr=False)
+class NameDeclaration(Text):
+    """``outputs cat, dog`` or ``inputs weight, year``: what the entries are called, in order."""
+
+    kind: EntryKind
+    names: tuple[str, ...]
+    span: Span | None = _span()
+
+
+@dataclass(frozen=True, repr=False)
+class SetDeclaration(Text):
     name: str
     domain: IndexSet
     span: Span | None = _span()
 
 
-@dataclass(frozen=True)
-class Definition:
+@dataclass(frozen=True, repr=False)
+class Definition(Text):
     name: str
     arguments: tuple[str, ...]
     body: Node
     span: Span | None = _span()
 
 
-@dataclass(frozen=True)
-class Specification:
-    """One property as written: declarations, the region, the formula."""
+@dataclass(frozen=True, repr=False)
+class Specification(Text):
+    """One property as written: declarations, the region, the formula. ``outputs`` is their number,
+    which follows from their ``names`` where these are declared."""
 
     formula: Formula
     binders: tuple[PointBinder, ...] = ()
@@ -398,3 +425,10 @@ class Specification:
     outputs: int | None = None
     documentation: str = field(default="", compare=False)
     name: str = field(default="<text>", compare=False)
+    names: tuple[NameDeclaration, ...] = field(default=(), kw_only=True)
+
+    def __post_init__(self) -> None:
+        if self.outputs is None:
+            for declared in self.names:
+                if declared.kind == "outputs":
+                    object.__setattr__(self, "outputs", len(declared.names))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from importlib import resources
 from typing import Any
@@ -11,6 +12,7 @@ from lark.exceptions import LarkError, VisitError
 
 from qll.errors import FormulaError
 from qll.formula.check import MAX_DEPTH, check
+from qll.formula.names import declare
 from qll.formula.nodes import Specification
 from qll.formula.trees import Builder
 
@@ -19,11 +21,16 @@ MAX_CHARACTERS = 200_000
 
 
 def parse_specification(
-    text: str, *, name: str = "<text>", outputs: int | None = None
+    text: str,
+    *,
+    name: str = "<text>",
+    outputs: int | Sequence[str] | None = None,
+    inputs: Sequence[str] = (),
 ) -> Specification:
     """Read a whole ``.qll`` text: declarations, region, formula.
 
-    ``outputs`` fixes the number of outputs, so that indices are checked at once.
+    ``outputs`` fixes the number of outputs, so that indices are checked at once, or gives their
+    names, as ``inputs`` does those of the inputs.
     """
     _check_size(text, name)
     try:
@@ -53,6 +60,11 @@ def parse_specification(
             fix="see 'qll show' for examples of the language",
             where=name,
         ) from error
+    if outputs is not None and not isinstance(outputs, int):
+        specification = declare(specification, "outputs", outputs)
+        outputs = len(outputs)
+    if inputs:
+        specification = declare(specification, "inputs", inputs)
     check(specification, outputs=outputs)
     return specification  # type: ignore[no-any-return]
 
@@ -113,7 +125,8 @@ _READABLE = {
     "FORALL": "'forall'", "EXISTS": "'exists'", "TOP": "a constant", "BOTTOM": "a constant",
     "UNIT": "a constant", "LABEL": "'label'", "INFINITY": "a number", "BALL": "'ball'",
     "BOX": "'box'", "RANGE": "'range'", "_SET": "a declaration", "_DEFINE": "a declaration",
-    "_PARAMETER": "a declaration", "_OUTPUTS": "a declaration",
+    "_PARAMETER": "a declaration", "_OUTPUTS": "a declaration", "_INPUTS": "a declaration",
+    "STRING": "a name in quotes",
 }  # fmt: skip
 
 

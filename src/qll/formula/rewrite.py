@@ -35,6 +35,7 @@ from qll.formula.ground import (
     simplify,
 )
 from qll.formula.hard import ONE, Affine, added, affine, is_finite, multiplied, nearest
+from qll.formula.names import Names
 from qll.formula.nodes import (
     INPUT_SOURCES,
     Compare,
@@ -43,6 +44,7 @@ from qll.formula.nodes import (
     Constant,
     Divide,
     Entry,
+    EntryKind,
     Formula,
     FormulaReference,
     Implies,
@@ -96,12 +98,16 @@ class Grounder:
         for item in specification.sets:  # a set may stand for one above it
             self.sets[item.name] = self.sets.get(item.domain.name or "", item.domain)
         self.definitions = {d.name: d for d in specification.definitions}
+        self.names = Names.of(specification)
+        if shape.inputs is not None:
+            self.names.check_fit("inputs", math.prod(shape.inputs), shape.inputs)
         self._labels: frozenset[int] | None = None
         self._nodes = 0
         self._quantities: dict[tuple[str, tuple[int, ...]], Affine] = {}
 
     def ground(self, labels: Iterable[int] | None = None) -> Formula:
         """The ground formula for a point with these true labels (None: the formula has none)."""
+        self.names.check_fit("outputs", self.shape.outputs)
         self._labels = None if labels is None else frozenset(labels)
         self._nodes = 0
         result = self._run(self.specification.formula, {}, False)
@@ -271,7 +277,9 @@ class Grounder:
 
     # --- indices ---
 
-    def _value(self, index: Index, env: Environment) -> int:
+    def _value(self, index: Index, env: Environment, kind: EntryKind | None = None) -> int:
+        if index.quoted is not None:
+            return self.names.index(index.quoted, kind, index.span)
         return index.offset if index.name is None else env[index.name] + index.offset
 
     def _call(self, name: str, arguments: tuple[Index, ...], env: Environment) -> Environment:
@@ -287,7 +295,7 @@ class Grounder:
                 fix="pass labels=...",
                 where=str(index.span) if index.span else None,
             )
-        at = self._value(index, env)
+        at = self._value(index, env, "outputs")
         self._check_output(at, index.span, "label")
         return at in self._labels
 
@@ -303,14 +311,21 @@ class Grounder:
 
     def _items(self, domain: IndexSet) -> tuple[tuple[int, ...], ...]:
         if domain.name is None:
-            return domain.items
+            if not (self.names.outputs or self.names.inputs):
+                return domain.items  # type: ignore[return-value]  # integers: check saw to it
+            return tuple(tuple(self._member(m, domain.span) for m in item) for item in domain.items)
         if domain.name in self.sets:
             return self._items(self.sets[domain.name])
         if domain.name == "outputs":
             return tuple((i,) for i in range(self.shape.outputs))
         return tuple((i,) for i in range(math.prod(self._input_shape(domain.span))))
 
+    def _member(self, member: int | str, span: Span | None) -> int:
+        return self.names.index(member, None, span) if isinstance(member, str) else member
+
     def _input_shape(self, span: Span | None) -> tuple[int, ...]:
+        if self.shape.inputs is None and self.names.inputs:
+            return (len(self.names.inputs),)
         if self.shape.inputs is None:
             raise FormulaError(
                 "this property speaks of inputs, whose shape is not known",
@@ -414,7 +429,8 @@ class Grounder:
             raise out_of_range("the sum of quotients in this quantity", quantity.span) from error
 
     def _slot(self, node: Entry, source: str, indices: tuple[Index, ...], env: Environment) -> int:
-        at = [self._value(i, env) for i in indices]
+        kind: EntryKind = "inputs" if source in INPUT_SOURCES else "outputs"
+        at = [self._value(i, env, kind) for i in indices]
         if source not in INPUT_SOURCES:
             self._check_output(at[0], indices[0].span, "output")
             return at[0]

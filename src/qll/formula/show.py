@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from qll.formula.fold import fold
+from qll.formula.ground import Atom, Crisp
+from qll.formula.hard import Affine
 from qll.formula.nodes import (
     Ball,
     Box,
@@ -23,21 +26,25 @@ from qll.formula.nodes import (
     IndexSet,
     Label,
     Linear,
+    NameDeclaration,
     Node,
     Not,
     Number,
     Parameter,
+    ParameterDeclaration,
     PointBinder,
     Quantified,
     Quantity,
     QuantityReference,
     RegionPart,
     Scale,
+    SetDeclaration,
     Specification,
     Sum,
 )
 
 Style = Literal["ascii", "unicode", "latex"]
+_WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 @dataclass(frozen=True)
@@ -117,14 +124,6 @@ def number(value: float, style: Style = "ascii") -> str:
     return text
 
 
-def index(value: Index) -> str:
-    if value.name is None:
-        return str(value.offset)
-    if value.offset == 0:
-        return value.name
-    return f"{value.name} {'+' if value.offset > 0 else '-'} {abs(value.offset)}"
-
-
 class _Printer:
     def __init__(self, style: Style) -> None:
         self.style: Style = style
@@ -147,6 +146,23 @@ class _Printer:
             return greek.get(text, plain if len(text) == 1 else rf"\mathit{{{plain}}}")
         return text
 
+    def index(self, value: Index) -> str:
+        if value.quoted is not None:
+            return _text(value.quoted) if self.style == "latex" else f'"{value.quoted}"'
+        if value.name is None:
+            return str(value.offset)
+        if value.offset == 0:
+            return value.name
+        return f"{value.name} {'+' if value.offset > 0 else '-'} {abs(value.offset)}"
+
+    def member(self, value: int | str) -> str:
+        """Of a set, or declared: a name that is one word needs no quotes."""
+        if isinstance(value, int):
+            return str(value)
+        if self.style == "latex":
+            return _text(value)
+        return value if _WORD.fullmatch(value) else f'"{value}"'
+
     def index_set(self, value: IndexSet) -> str:
         if value.name is not None:
             if self.style == "latex":
@@ -157,13 +173,14 @@ class _Printer:
         if (
             all(len(item) == 1 for item in items)
             and len(items) > 2
+            and isinstance(flat[0], int)
             and flat == list(range(flat[0], flat[0] + len(flat)))
         ):
             if self.style == "latex":
                 return rf"\{{{flat[0]}, \dots, {flat[-1]}\}}"
             return f"{flat[0]}..{flat[-1]}"
         inner = ", ".join(
-            str(item[0]) if len(item) == 1 else "(" + ", ".join(map(str, item)) + ")"
+            self.member(item[0]) if len(item) == 1 else f"({', '.join(map(self.member, item))})"
             for item in items
         )
         return rf"\{{{inner}\}}" if self.style == "latex" else f"{{{inner}}}"
@@ -174,13 +191,15 @@ class _Printer:
 
     def condition(self, value: IndexCondition) -> str:
         right = (
-            index(value.right) if isinstance(value.right, Index) else self.index_set(value.right)
+            self.index(value.right)
+            if isinstance(value.right, Index)
+            else self.index_set(value.right)
         )
-        return f"{index(value.left)} {self.words[value.operator]} {right}"
+        return f"{self.index(value.left)} {self.words[value.operator]} {right}"
 
     def entry(self, name: str, indices: tuple[Index, ...]) -> str:
         return self.signs.subscript.format(
-            name=self.words.get(name, name), index=", ".join(index(i) for i in indices)
+            name=self.words.get(name, name), index=", ".join(map(self.index, indices))
         )
 
     def visit(self, node: Any, parts: list[_Piece]) -> _Piece:
@@ -207,7 +226,7 @@ class _Printer:
                 body = self.group(parts[0], _PRODUCT)
                 return _Piece(f"{body}/{number(divisor, self.style)}", _PRODUCT)
             case QuantityReference(name, arguments) | FormulaReference(name, arguments):
-                inner = ", ".join(index(a) for a in arguments)
+                inner = ", ".join(map(self.index, arguments))
                 return _Piece(
                     f"{self.name(name)}({inner})" if arguments else self.name(name), _ATOM
                 )
@@ -219,12 +238,14 @@ class _Printer:
             case Label(at):
                 if self.style == "latex":
                     return _Piece(self.entry("label", (at,)), _ATOM)
-                return _Piece(f"label({index(at)})", _ATOM)
+                return _Piece(f"label({self.index(at)})", _ATOM)
             case Not():
                 piece = parts[0]
                 return _Piece(
                     f"{words['not']}{self.group(piece, _PREFIX)}", _PREFIX, piece.open_right
                 )
+            case Connective(kind, (), _):  # refused by `check`, but shown
+                return _Piece(f"{words[kind]}()", _ATOM)
             case Connective(kind, _, hardness):
                 level = _CONNECTIVE_LEVEL[kind]
                 sign = f" {words[kind]}{self.hardness(hardness)} "
@@ -234,6 +255,10 @@ class _Printer:
                 ]
                 open_right = parts[-1].open_right and parts[-1].level > level
                 return _Piece(sign.join(texts), level if len(parts) > 1 else _ATOM, open_right)
+            case Atom(low, high):
+                return _Piece(f"{_affine(low)} {words['<=']} {_affine(high)}", _COMPARISON)
+            case Crisp(truth):
+                return _Piece(words["top" if truth else "bottom"], _ATOM)
             case Implies(kind, _, _):
                 left = self.group(parts[0], _OR, last=False)
                 right = self.group(parts[1], _IMPLICATION)
@@ -281,6 +306,27 @@ class _Printer:
         return text
 
 
+def _text(name: str) -> str:
+    """A declared name in LaTeX.
+
+    >>> print(_text("T-shirt & top"))
+    \\text{T-shirt \\& top}
+    """
+    escaped = re.sub(r"[&%$#_{}]", r"\\\g<0>", name)
+    return rf"\text{{{escaped}}}"
+
+
+def _affine(value: Affine) -> str:
+    """A side of an atom, for whoever looks at a ground formula.
+
+    >>> from fractions import Fraction
+    >>> _affine(Affine(((("y", 0), Fraction(-1, 3)), (("x", 2), Fraction(1))), Fraction(0)))
+    '-1/3*y[0] + x[2]'
+    """
+    terms = [("" if c == 1 else f"{c}*") + f"{source}[{at}]" for (source, at), c in value.terms]
+    return " + ".join([*terms, *([] if terms and value.constant == 0 else [f"{value.constant}"])])
+
+
 def show(node: Node, style: Style = "ascii") -> str:
     """One formula or quantity as text."""
     return fold(node, _Printer(style).visit).text
@@ -315,24 +361,58 @@ def _binder(binder: PointBinder, style: Style) -> str:
     return f"{words.get(binder.point, binder.point)} {words['in']} {parts}"
 
 
-def _definition(definition: Definition, style: Style) -> str:
-    arguments = f"({', '.join(definition.arguments)})" if definition.arguments else ""
-    return f"define {definition.name}{arguments} = {show(definition.body, style)}"
+def _declaration(declared: Any, style: Style) -> str:
+    printer = _Printer(style)
+    match declared:
+        case NameDeclaration(kind, names):
+            return f"{kind} {', '.join(map(printer.member, names))}"
+        case ParameterDeclaration(name, unit, default):
+            return f"parameter {name}: {unit} = {number(default)}"
+        case SetDeclaration(name, domain):
+            return f"set {name} = {printer.index_set(domain)}"
+        case Definition(name, arguments, body):
+            given = f"({', '.join(arguments)})" if arguments else ""
+            return f"define {name}{given} = {show(body, style)}"
+    raise TypeError(f"no printer for {type(declared).__name__}")
+
+
+def text(part: Any) -> str:
+    """Any part of a specification as it stands in a text: its ``repr``."""
+    printer = _Printer("ascii")
+    match part:
+        case Node():
+            return show(part)
+        case Specification():
+            return show_specification(part).rstrip("\n")
+        case Index():
+            return printer.index(part)
+        case IndexSet():
+            return printer.index_set(part)
+        case IndexBinder():
+            return printer.binder(part)
+        case IndexCondition():
+            return printer.condition(part)
+        case RegionPart():
+            return _part(part, "ascii")
+        case PointBinder():
+            return _binder(part, "ascii")
+    return _declaration(part, "ascii")
 
 
 def show_specification(specification: Specification, style: Style = "ascii") -> str:
     """The whole property. In ASCII and Unicode it parses back to the same nodes."""
     if style == "latex":
         return _latex(specification)
-    printer = _Printer(style)
     lines = [f"# {line}".rstrip() for line in specification.documentation.splitlines()]
-    if specification.outputs is not None:
+    if specification.outputs is not None and "outputs" not in {d.kind for d in specification.names}:
         lines.append(f"outputs {specification.outputs}")
-    lines += [
-        f"parameter {p.name}: {p.unit} = {number(p.default)}" for p in specification.parameters
-    ]
-    lines += [f"set {s.name} = {printer.index_set(s.domain)}" for s in specification.sets]
-    lines += [_definition(d, style) for d in specification.definitions]
+    declared = (
+        *specification.names,
+        *specification.parameters,
+        *specification.sets,
+        *specification.definitions,
+    )
+    lines += [_declaration(item, style) for item in declared]
     if lines and not lines[-1].startswith("#"):
         # A body that starts with '(' or '-' would otherwise continue the last declaration.
         lines[-1] += ";" if specification.binders == () else ""

@@ -11,6 +11,7 @@ from lark.visitors import Transformer_NonRecursive
 from qll.errors import FormulaError
 from qll.formula import build
 from qll.formula.check import MAX_OUTPUTS, wrong_outputs
+from qll.formula.names import declared_twice
 from qll.formula.nodes import (
     Ball,
     Box,
@@ -18,6 +19,7 @@ from qll.formula.nodes import (
     Constant,
     Definition,
     Entry,
+    EntryKind,
     Formula,
     FormulaReference,
     Implies,
@@ -27,6 +29,7 @@ from qll.formula.nodes import (
     IndexSet,
     Label,
     Linear,
+    NameDeclaration,
     Node,
     Not,
     Number,
@@ -67,18 +70,19 @@ class Builder(Transformer_NonRecursive):  # type: ignore[type-arg]
 
     def __init__(self, name: str, documentation: str) -> None:
         super().__init__()
-        self._name = name
+        self._source = name
         self._documentation = documentation
         self._parameters: dict[str, ParameterDeclaration] = {}
         self._sets: dict[str, SetDeclaration] = {}
         self._definitions: dict[str, Definition] = {}
         self._outputs: int | None = None
+        self._names: dict[EntryKind, NameDeclaration] = {}
         self._ranged = 0
 
     # --- places and sorts ---
 
     def _span(self, meta: Any) -> Span:
-        return Span(self._name, getattr(meta, "line", 1), getattr(meta, "column", 1))
+        return Span(self._source, getattr(meta, "line", 1), getattr(meta, "column", 1))
 
     def _integer(self, token: Token) -> int:
         if len(token) > MAX_DIGITS:
@@ -87,7 +91,7 @@ class Builder(Transformer_NonRecursive):  # type: ignore[type-arg]
                 expected=f"at most {MAX_DIGITS} digits",
                 found=f"{len(token)}",
                 fix="indices and numbers of outputs are small integers",
-                where=str(Span(self._name, token.line or 1, token.column or 1)),
+                where=str(Span(self._source, token.line or 1, token.column or 1)),
             )
         return int(token)
 
@@ -126,9 +130,26 @@ class Builder(Transformer_NonRecursive):  # type: ignore[type-arg]
             )
 
     def outputs_declaration(self, meta: Any, items: list[Any]) -> None:
+        if self._outputs is not None:
+            raise declared_twice("outputs", self._span(meta))
+        if isinstance(items[0], tuple):
+            self._name("outputs", meta, items[0])
+            self._outputs = len(items[0])
+            return
         self._outputs = self._integer(items[0])
         if not 1 <= self._outputs <= MAX_OUTPUTS:
             raise wrong_outputs(self._outputs, str(self._span(meta)))
+
+    def inputs_declaration(self, meta: Any, items: list[Any]) -> None:
+        self._name("inputs", meta, items[0])
+
+    def _name(self, kind: EntryKind, meta: Any, names: tuple[str, ...]) -> None:
+        if kind in self._names:
+            raise declared_twice(kind, self._span(meta))
+        self._names[kind] = NameDeclaration(kind, names, span=self._span(meta))
+
+    def declared_names(self, meta: Any, items: list[Any]) -> tuple[str, ...]:
+        return tuple(_unquoted(item) for item in items)
 
     def parameter_declaration(self, meta: Any, items: list[Any]) -> None:
         name, unit, default = str(items[0]), str(items[1]), build.literal(self._quantity(items[2]))
@@ -170,7 +191,8 @@ class Builder(Transformer_NonRecursive):  # type: ignore[type-arg]
             tuple(self._definitions.values()),
             self._outputs,
             self._documentation,
-            self._name,
+            self._source,
+            names=tuple(self._names.values()),
         )
 
     # --- regions ---
@@ -354,14 +376,20 @@ class Builder(Transformer_NonRecursive):  # type: ignore[type-arg]
     def literal_set(self, meta: Any, items: list[Any]) -> IndexSet:
         return build.index_set(items, self._span(meta))
 
-    def set_item(self, meta: Any, items: list[Any]) -> tuple[int, ...]:
-        return tuple(self._integer(item) for item in items)
+    def set_item(self, meta: Any, items: list[Any]) -> tuple[int | str, ...]:
+        return tuple(items)
+
+    def member(self, meta: Any, items: list[Any]) -> int | str:
+        return self._integer(items[0]) if items[0].type == "INT" else _unquoted(items[0])
 
     def index_list(self, meta: Any, items: list[Any]) -> tuple[Index, ...]:
         return tuple(items)
 
     def index_literal(self, meta: Any, items: list[Any]) -> Index:
         return Index(None, self._integer(items[0]), span=self._span(meta))
+
+    def index_quoted(self, meta: Any, items: list[Any]) -> Index:
+        return Index(None, quoted=_unquoted(items[0]), span=self._span(meta))
 
     def index_name(self, meta: Any, items: list[Any]) -> Index:
         return Index(str(items[0]), span=self._span(meta))
@@ -404,3 +432,7 @@ class Builder(Transformer_NonRecursive):  # type: ignore[type-arg]
     def entry(self, meta: Any, items: list[Any]) -> Quantity:
         source: Any = _ASCII.get(str(items[0]), str(items[0]))
         return Entry(source, items[1], span=self._span(meta))
+
+
+def _unquoted(token: Token) -> str:
+    return str(token)[1:-1] if token.type == "STRING" else str(token)

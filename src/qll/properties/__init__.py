@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -21,36 +22,68 @@ def names() -> list[str]:
 def load(
     name_or_path: str | Path,
     *,
-    outputs: int | None = None,
-    inputs: tuple[int, ...] | None = None,
+    outputs: int | Sequence[str] | None = None,
+    inputs: Sequence[int] | Sequence[str] | None = None,
     **parameters: float,
 ) -> Property:
     """A shipped property by name, or any ``.qll`` file by path, with its parameters set.
+
+    ``outputs`` is the network's number of outputs, or their names; ``inputs`` the shape of an
+    input, or the names of the inputs. Without them the text and the network say it.
 
     >>> load("classification-robustness", epsilon=0.2).value_of("epsilon")
     0.2
     """
     text, source = _read(name_or_path)
-    specification = parse_specification(text, name=source, outputs=outputs)
-    return Property(specification, parameters, outputs, inputs)
+    return _property(text, source, outputs, inputs, parameters)
 
 
 def parse(
     text: str,
     *,
-    outputs: int | None = None,
-    inputs: tuple[int, ...] | None = None,
+    outputs: int | Sequence[str] | None = None,
+    inputs: Sequence[int] | Sequence[str] | None = None,
     name: str = "<text>",
     **parameters: float,
 ) -> Property:
-    """A property from text.
+    """A property from text; ``name`` is what errors call it. The rest as for ``load``.
 
     >>> parse("y[0] >= y[1]", outputs=2).sources
     frozenset({'y'})
+    >>> parse('y["cat"] >= y["dog"]', outputs=["cat", "dog"])
+    outputs cat, dog;
+    y["cat"] >= y["dog"]
     """
-    return Property(
-        parse_specification(text, name=name, outputs=outputs), parameters, outputs, inputs
-    )
+    return _property(text, name, outputs, inputs, parameters)
+
+
+def _property(
+    text: str,
+    name: str,
+    outputs: int | Sequence[str] | None,
+    inputs: Sequence[int] | Sequence[str] | None,
+    parameters: dict[str, float],
+) -> Property:
+    for option, given in (("outputs", outputs), ("inputs", inputs)):
+        if isinstance(given, str):
+            raise InputError(
+                f"{option} is one word",
+                expected="a number or a list of names" if option == "outputs" else "a list",
+                found=f"'{given}'",
+                fix=f"pass {option}=['{given}', ...], a name for each of them",
+            )
+    named = tuple(part for part in inputs or () if isinstance(part, str))
+    shape = tuple(part for part in inputs or () if not isinstance(part, str))
+    if named and shape:
+        raise InputError(
+            "inputs mixes names and sizes",
+            expected="the shape of an input, or a name for each of them",
+            found=str(tuple(inputs or ())),
+            fix="pass one or the other",
+        )
+    specification = parse_specification(text, name=name, outputs=outputs, inputs=named)
+    count = outputs if outputs is None or isinstance(outputs, int) else len(outputs)
+    return Property(specification, parameters, count, shape or None)
 
 
 def _read(name_or_path: str | Path) -> tuple[str, str]:
