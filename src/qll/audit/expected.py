@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 import re
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from importlib import resources
@@ -27,6 +27,7 @@ import numpy as np
 
 from qll.audit.layout import digest
 from qll.audit.network import Array, NotConfirmed
+from qll.audit.onnx_file import network_bytes
 from qll.audit.statement import TIES, Statement
 from qll.errors import InputError
 from qll.formula.fold import walk
@@ -191,9 +192,9 @@ def _number(path: Path, name: str, value: Any) -> float:
     raise _error(path, f"'{name}' is not a number", "0.1, or '4/255' in quotes", f"{value}")
 
 
-def _bytes(path: Path, name: str) -> bytes:
+def _bytes(path: Path, name: str, read: Callable[[Path], bytes] = Path.read_bytes) -> bytes:
     try:
-        return (path.parent / name).read_bytes()
+        return read(path.parent / name)
     except OSError as error:
         found = str(error.strerror or error)
         raise _error(path, f"'{name}' cannot be read", "a file beside the claim", found) from error
@@ -206,7 +207,7 @@ def _network(path: Path, name: Any) -> str:
         if not re.fullmatch("sha256:[0-9a-f]{64}", name):
             raise _error(path, "no hash of a network", "sha256: and 64 digits of 0-9a-f", name)
         return name.removeprefix("sha256:")
-    return digest(_bytes(path, name))
+    return digest(_bytes(path, name, network_bytes))
 
 
 def _points(path: Path, given: Any) -> Array:

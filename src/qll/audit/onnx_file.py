@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -125,6 +126,25 @@ def parse(data: bytes) -> File:
         require(used.issuperset(t.name for t in graph.initializer), "a tensor that nobody uses")
     stated = [_stated(entry) for entry in (*graph.input, *graph.output, *graph.value_info)]
     return File(name, tuple(sizes), kind, constants, nodes, graph.output[0].name, stated)
+
+
+def network_bytes(path: Path) -> bytes:
+    """A network's file as certificates are about it: with weights that lie beside it inside."""
+    import onnx
+    from onnx import external_data_helper
+
+    data = path.read_bytes()
+    if b"location" not in data:
+        return data
+    try:
+        model = onnx.ModelProto.FromString(data)
+        attributes = (a.t for node in model.graph.node for a in node.attribute)
+        if not any(t.data_location for t in (*model.graph.initializer, *attributes)):
+            return data
+        external_data_helper.load_external_data_for_model(model, str(path.parent))
+        return bytes(model.SerializeToString())
+    except Exception as error:
+        raise OSError(f"its weights are not in it, nor beside it: {error}") from error
 
 
 def _only(message: Any, fields: str) -> None:

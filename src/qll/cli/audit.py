@@ -94,10 +94,11 @@ def _certificates(folder: Path) -> list[Path]:
 
 
 def _network(path: Path | None) -> bytes | None:
+    from qll.audit.onnx_file import network_bytes
     from qll.errors import InputError
 
     try:
-        return None if path is None else path.read_bytes()
+        return None if path is None else network_bytes(path)
     except OSError as error:
         raise InputError(
             f"the network {path} cannot be read",

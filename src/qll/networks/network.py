@@ -13,8 +13,8 @@ from qll.networks.exact import Enclosure, ExactReplay
 from qll.networks.fold import fold
 from qll.networks.graph import Graph
 from qll.networks.matrices import Array
+from qll.networks.onnx_external import network_bytes
 from qll.networks.onnx_reader import read_onnx
-from qll.networks.onnx_tensors import read_bytes
 from qll.networks.program import Program
 from qll.networks.relu_form import ReluForm, normalisation_vectors
 from qll.networks.runtime import OnnxRuntime
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Network:
-    """``source`` are the ONNX bytes; ``normalisation`` (flattened mean and deviation) is applied
-    before them, so that every reading here takes raw input.
+    """``source`` are the ONNX bytes, with all weights; ``normalisation`` (flattened mean and
+    deviation) is applied before them, so that every reading here takes raw input.
 
     The readings are computed on first use and kept. ``relu_form`` is the fold in float64, for
     search and bounds; ``enclose`` and ``evaluate_exact`` replay the stored weights, for judging.
@@ -99,7 +99,8 @@ def load(
     """Read an ONNX file (path or bytes) or a torch module.
 
     A module is exported first and its ONNX read back, so that what is judged is what is shipped; it
-    needs ``input_shape`` (without the batch). ``mean`` and ``std`` are for a network that takes
+    needs ``input_shape`` (without the batch). Weights in a second file are read if it lies beside
+    the first. ``mean`` and ``std`` are for a network that takes
     normalised input: scalars or one per channel.
     """
     name, data = _bytes(source, input_shape)
@@ -126,7 +127,7 @@ def _bytes(
     if isinstance(source, (bytes, bytearray)):
         return "<bytes>", bytes(source)
     if isinstance(source, (str, Path)):
-        return str(source), read_bytes(Path(source))
+        return str(source), network_bytes(Path(source))
     from torch import nn
 
     if not isinstance(source, nn.Module):

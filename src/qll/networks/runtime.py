@@ -10,7 +10,7 @@ import numpy as np
 
 from qll.errors import InputError, MissingExtra, NetworkError
 from qll.networks.matrices import Array
-from qll.networks.onnx_tensors import read_bytes
+from qll.networks.onnx_external import network_bytes
 
 CHUNK = 1024  # points a call, so that memory stays flat however many there are
 
@@ -29,7 +29,7 @@ class OnnxRuntime:
         normalisation: tuple[Array, Array] | None = None,
         input_shape: tuple[int, ...] | None = None,
     ) -> None:
-        data = source if isinstance(source, bytes) else read_bytes(Path(source))
+        data = source if isinstance(source, bytes) else network_bytes(Path(source))
         self._session = _session(data)
         entries = self._session.get_inputs()
         if len(entries) != 1:
