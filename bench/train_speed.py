@@ -296,6 +296,7 @@ def measure(case: Case, data: DataSet, rounds: int, seed: int = 0) -> Row:
         attack=AutoPGD(config.steps, config.restarts, as_published=True),
         task=data.task,
         floor=config.floor,
+        learned=0.0,  # as published
         engine="compiled",
     )
     optimiser = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, weight_decay=WEIGHT_DECAY)

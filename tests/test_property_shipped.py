@@ -11,6 +11,7 @@ from torch import Tensor
 
 import qll
 from qll.errors import FormulaError, InputError
+from qll.formula.show import Style
 from qll.properties import describe, names
 
 BATCH, OUTPUTS, INPUTS = 64, {"exactly-one": 6, "not-both": 6, "label-robustness": 6}, (2, 3)
@@ -194,3 +195,31 @@ def test_files_by_path(tmp_path: Path) -> None:
     for missing in (tmp_path / "bytes.qll", tmp_path / "none.qll", tmp_path):
         with pytest.raises(InputError):
             qll.load(missing)
+
+
+@pytest.mark.parametrize("style", ["ascii", "unicode"])
+@pytest.mark.parametrize("name", names())
+def test_a_printed_property_carries_its_parameters(name: str, style: Style) -> None:
+    """``load("not-both", epsilon=0.02)``, printed and read again, had 0.0157."""
+    outputs = OUTPUTS.get(name, 10)
+    usual = qll.load(name, outputs=outputs)
+    changed = {
+        "probability": 0.123456789,
+        "input": 1e-7 / 3,
+        "logit": -2.0 / 3,
+        "number": -1e22,
+        "rate": 12345.678,
+    }
+    values = {p.name: changed[p.unit] for p in usual.specification.parameters}
+    assert values, "a property without a parameter tests nothing here"
+    given = usual.with_parameters(**values)
+    read = qll.parse(given.show(style), outputs=outputs)
+    for parameter, value in values.items():
+        assert read.value_of(parameter) == value != usual.value_of(parameter)
+    assert read.values == given.values
+    assert read.show(style) == given.show(style)
+    p = points(name)
+    others = {k: p[k] for k in given.sources - {"y"}}
+    labels = p["c"] if given.uses_labels else None
+    found = [prop.margin(p["y"], labels=labels, **others) for prop in (given, read)]
+    assert torch.equal(*found)

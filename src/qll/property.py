@@ -156,7 +156,11 @@ class Property:
         return self.show().rstrip("\n")
 
     def show(self, style: Style = "ascii") -> str:
-        return show_specification(self.specification, style)
+        """Its text, with the parameters as they are set: read again, it is the same property."""
+        given = tuple(
+            replace(p, default=self.value_of(p.name)) for p in self.specification.parameters
+        )
+        return show_specification(replace(self.specification, parameters=given), style)
 
     # --- readings at points ---
 

@@ -193,14 +193,19 @@ def _second(region: Region) -> Points:
     return {} if region.lower2 is None else {"x2": region.lower2.clone()}
 
 
-def _check_batch(x0: Tensor, labels: Tensor | None, engine: str) -> None:
+def check_engine(engine: Engine) -> Engine:
     if engine not in ENGINES:
         raise InputError(
             f"unknown engine '{engine}'",
             expected=" or ".join(ENGINES),
             found=f"'{engine}'",
-            fix=suggest(engine, list(ENGINES)),
+            fix=suggest(str(engine), list(ENGINES)),
         )
+    return engine
+
+
+def _check_batch(x0: Tensor, labels: Tensor | None, engine: Engine) -> None:
+    check_engine(engine)
     if not x0.is_floating_point() or x0.dim() < 2:
         raise InputError(
             "the data points have the wrong shape",

@@ -3,6 +3,19 @@
 property_loss = qll.PropertyLoss(qll.load("classification-robustness"), logic="qll:5")
 for x, labels in loader:
     loss = property_loss(model, x, labels)      # prediction + lambda * property, attacked
+
+Two things keep that loop from losing its accuracy, whatever the optimiser; bench/safe_defaults.py
+shows what happens without them.
+
+*No reward beyond satisfaction* (``floor``). QLL's loss falls for ever as the margin grows, and
+lambda keeps its gradient at half of the prediction's. Without a floor the logits grow, a wrong
+prediction costs as much as they have grown, and a network of 90 % ends at chance.
+
+*Prediction first* (``learned``). For a network that knows nothing yet, outputs that are all 0 are
+often the least violation there is, and the property's gradient does not fade there: it holds the
+network where it began. So the property enters as prediction gets better than a guess.
+
+The paper's own runs (``qll train``, ``qll reproduce``) have neither, as published.
 """
 
 from __future__ import annotations
@@ -10,12 +23,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor, nn
 
-from qll.attacks.base import Attack
+from qll.attacks.base import Attack, check_engine
 from qll.attacks.base import attack as read_attack
 from qll.attacks.problem import Engine, Points, other_points, run_model
 from qll.errors import InputError, RunError
@@ -25,7 +38,7 @@ from qll.logics.base import Logic
 from qll.logics.base import logic as read_logic
 from qll.property import Property
 from qll.training.balance import Balance, Weight
-from qll.training.prediction import prediction_loss
+from qll.training.prediction import check_given, check_task, guess_loss, prediction_loss
 
 if TYPE_CHECKING:
     from qll.regions import Region
@@ -33,6 +46,9 @@ if TYPE_CHECKING:
 
 PredictionLoss = Callable[[Tensor, Tensor], Tensor]
 """``loss(outputs, labels)``, the batch's mean, such as ``torch.nn.CrossEntropyLoss()``."""
+
+Floor = float | Literal["satisfied"] | None
+"""Where a sample's property loss stops to fall: see ``PropertyLoss``."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,9 +89,21 @@ class PropertyLoss:
     """Prediction loss plus the balanced, attacked property, for your own loop.
 
     ``attack`` is a text (``apgd:20,restarts=2``) or a record; ``balance`` says how lambda is found
-    (a number is a fixed lambda); ``task`` names the prediction loss, or is one. ``floor`` clips
-    each sample's property loss from below (0.0: no reward beyond satisfaction). After each call
+    (a number is a fixed lambda); ``task`` names the prediction loss, or is one. After each call
     ``last`` holds what was seen: lambda, both losses, the share of attacked points that satisfy.
+
+    ``floor`` says how far a sample's property loss may fall:
+
+    - ``"satisfied"``: a sample whose attacked point satisfies the property, and whose loss is not
+      above 0, counts 0. Nothing is gained beyond satisfaction, and nothing violated is let go (a
+      soft "or" can be below 0 while both of its sides are violated).
+    - a number: each loss is clipped from below there. -1.0 asks for a margin of about 1.
+    - ``None``: margin is rewarded without limit, as in the paper. Only for optimisers and learning
+      rates that bear it (the paper: AdamW, 1e-3); others lose the network's accuracy.
+
+    ``learned`` is the share by which the prediction's loss must be below that of a constant guess
+    for the property to have its full weight; in between, the weight grows with it. 0.0: full weight
+    from the first step. It is not used where ``task`` is a loss of yours.
     """
 
     def __init__(
@@ -86,7 +114,8 @@ class PropertyLoss:
         attack: Attack | str = "apgd:20,restarts=2",
         balance: Balance | float | None = None,
         task: str | PredictionLoss = "single-label",
-        floor: float | None = None,
+        floor: Floor = "satisfied",
+        learned: float = 0.1,
         seed: int = 0,
         engine: Engine = "auto",
     ) -> None:
@@ -100,32 +129,42 @@ class PropertyLoss:
         self.prop = prop
         self.logic = read_logic(logic)
         self.attack = read_attack(attack)
-        self.balance = Balance() if balance is None else balance
-        self.task = task
-        self.floor = floor
+        self.balance = Balance() if balance is None else _checked_balance(balance)
+        self.task = task if callable(task) else check_task(task)
+        self.floor = _checked_floor(floor)
+        self.learned = _checked_share(learned)
         self.seed = seed
-        self.engine: Engine = engine
+        self.engine: Engine = check_engine(engine)
         self.calls = 0
         self.last: Seen | None = None
 
     def __call__(self, model: nn.Module, x: Tensor, labels: Tensor) -> Tensor:
         """The number to minimise for this batch: call ``backward`` on it."""
+        check_given(labels)
         with folded_once():
             y = run_model(training_forward(model, x), x)
-            if isinstance(self.task, str):
-                prediction = prediction_loss(y, labels, self.task)
-            else:
-                prediction = self.task(y, labels)
+            prediction, share = self.predicted(y, labels)
             term = self.attacked(model, x, labels)
-        property_loss = self.reduce(term.losses)
-        total, weight = combine(model, prediction, property_loss, self.balance)
+        property_loss = self.reduce(term)
+        weight = weigh(model, prediction, property_loss, self.balance).value * share
         self.last = Seen(
             float(prediction.detach()),
             float(property_loss.detach()),
-            float(weight.value),
+            float(weight),
             float(term.satisfied.float().mean()),
         )
-        return total
+        return prediction + weight * property_loss
+
+    def predicted(self, y: Tensor, labels: Tensor) -> tuple[Tensor, float]:
+        """The loss of prediction, and how much of its weight the property has by now."""
+        if not isinstance(self.task, str):
+            return self.task(y, labels), 1.0
+        loss = prediction_loss(y, labels, self.task)
+        guess = guess_loss(y, labels, self.task)
+        if self.learned <= 0 or guess <= 0:
+            return loss, 1.0
+        better = 1.0 - float(loss.detach()) / guess
+        return loss, min(max(better / self.learned, 0.0), 1.0)
 
     def attacked(
         self, model: nn.Module, x: Tensor, labels: Tensor | None, *, region: Region | None = None
@@ -144,14 +183,61 @@ class PropertyLoss:
         self.calls += 1
         return property_term(model, self.prop, points, x0=x, labels=labels, logic=self.logic)
 
-    def reduce(self, losses: Tensor) -> Tensor:
-        return reduce_losses(losses, self.floor)
+    def reduce(self, term: PropertyTerm) -> Tensor:
+        """The batch's mean, each sample as far as ``floor`` says."""
+        if self.floor != "satisfied":
+            return reduce_losses(term.losses, self.floor)
+        open_ones = (term.losses.detach() > 0) | ~term.satisfied
+        return reduce_losses(
+            torch.where(open_ones, term.losses, torch.zeros_like(term.losses)), None
+        )
 
     def __repr__(self) -> str:
         return (
             f"PropertyLoss({self.prop.name!r}, logic={self.logic.spec()!r}, "
-            f"attack={self.attack.spec()!r}, balance={self.balance!r})"
+            f"attack={self.attack.spec()!r}, balance={self.balance!r}, floor={self.floor!r}, "
+            f"learned={self.learned!r})"
         )
+
+
+def _checked_balance(balance: Balance | float) -> Balance | float:
+    if isinstance(balance, Balance):
+        return balance
+    number = isinstance(balance, int | float) and not isinstance(balance, bool)
+    if not number or not (math.isfinite(balance) and balance >= 0):
+        raise InputError(
+            "the balance of the losses is neither a rule nor a weight",
+            expected="qll.training.Balance(...), or a finite number >= 0 as a fixed lambda",
+            found=repr(balance),
+            fix="pass balance=Balance(alpha=0.5), or balance=0.5",
+        )
+    return balance
+
+
+def _checked_share(learned: float) -> float:
+    number = isinstance(learned, int | float) and not isinstance(learned, bool)
+    if not number or not 0 <= learned < 1:
+        raise InputError(
+            "'learned' is no share of the prediction's loss",
+            expected="a number from 0 to below 1",
+            found=repr(learned),
+            fix="leave it out, or pass learned=0.0 for the property's full weight at once",
+        )
+    return float(learned)
+
+
+def _checked_floor(floor: Floor) -> Floor:
+    if floor is None or floor == "satisfied":
+        return floor
+    number = isinstance(floor, int | float) and not isinstance(floor, bool)
+    if not number or not math.isfinite(floor):
+        raise InputError(
+            "the floor of the property's loss is out of range",
+            expected="'satisfied', a finite number, or None for no floor",
+            found=repr(floor),
+            fix="leave it out: floor='satisfied'",
+        )
+    return float(floor)
 
 
 @dataclass(frozen=True)
@@ -191,9 +277,15 @@ def combine(
     model: nn.Module, prediction: Tensor, property_loss: Tensor, balance: Balance | float
 ) -> tuple[Tensor, Weight]:
     """``prediction + lambda * property`` and the lambda."""
-    if isinstance(balance, Balance):
-        weight = balance.weigh(prediction, property_loss, balance.chosen(model))
-    else:
-        nothing = prediction.new_tensor(float("nan"))
-        weight = Weight(prediction.new_tensor(float(balance)), nothing, nothing)
+    weight = weigh(model, prediction, property_loss, balance)
     return prediction + weight.value * property_loss, weight
+
+
+def weigh(
+    model: nn.Module, prediction: Tensor, property_loss: Tensor, balance: Balance | float
+) -> Weight:
+    """Lambda, by the balance or as it is given."""
+    if isinstance(balance, Balance):
+        return balance.weigh(prediction, property_loss, balance.chosen(model))
+    nothing = prediction.new_tensor(float("nan"))
+    return Weight(prediction.new_tensor(float(balance)), nothing, nothing)

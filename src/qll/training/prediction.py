@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 import torch
@@ -9,6 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from qll.errors import InputError
+from qll.points import check_tensor
 
 Task = Literal["single-label", "multi-label", "regression"]
 TASKS: tuple[Task, ...] = ("single-label", "multi-label", "regression")
@@ -22,6 +24,20 @@ def prediction_loss(y: Tensor, labels: Tensor, task: str) -> Tensor:
     if task == "multi-label":
         return functional.binary_cross_entropy_with_logits(y, labels.to(y.dtype))
     return functional.mse_loss(y, labels.to(y.dtype).reshape(y.shape))
+
+
+def guess_loss(y: Tensor, labels: Tensor, task: str) -> float:
+    """The loss of who knows nothing: all classes alike, every label as likely as not, the mean.
+
+    >>> round(guess_loss(torch.zeros(2, 10), torch.tensor([3, 4]), "single-label"), 3)
+    2.303
+    """
+    if task == "single-label":
+        return math.log(y.shape[1])
+    if task == "multi-label":
+        return math.log(2)
+    targets = labels.to(y.dtype).reshape(y.shape)
+    return float(targets.var(0, correction=0).mean()) if len(targets) else 0.0
 
 
 def correct_predictions(y: Tensor, labels: Tensor, task: str) -> tuple[int, int]:
@@ -40,15 +56,32 @@ def correct_predictions(y: Tensor, labels: Tensor, task: str) -> tuple[int, int]
     )
 
 
-def check_labels(y: Tensor, labels: Tensor, task: str) -> None:
-    """Labels of the wrong kind or range, named before torch's index error."""
+def check_task(task: str) -> str:
     if task not in TASKS:
         raise InputError(
-            f"unknown task '{task}'",
+            f"unknown task {task!r}",
             expected=" or ".join(TASKS),
-            found=f"'{task}'",
+            found=repr(task),
             fix="pass task='single-label'",
         )
+    return task
+
+
+def check_given(labels: object) -> None:
+    if labels is None:
+        raise InputError(
+            "the labels are missing",
+            expected="the labels of the batch",
+            found="None",
+            fix="pass classes (batch,), multi-hot labels (batch, outputs), or numbers to predict",
+        )
+    check_tensor(labels, "labels")
+
+
+def check_labels(y: Tensor, labels: Tensor, task: str) -> None:
+    """Labels of the wrong kind or range, named before torch's index error."""
+    check_task(task)
+    check_given(labels)
     batch, outputs = y.shape
     if task == "regression":
         fits = labels.numel() == y.numel()
