@@ -34,6 +34,7 @@ import torch
 from torch import Tensor
 
 from qll.bounds.groups import Groups, group_neurons
+from qll.bounds.sparse import csr_tensor
 from qll.networks.relu_form import ReluForm
 
 # Above this many entries a sparse matrix stays sparse in torch.
@@ -116,12 +117,7 @@ class DualBound:
         if weight.shape[0] * weight.shape[1] <= DENSE_ENTRIES:
             return self.tensor(weight.toarray())
         transposed = weight.T.tocsr()  # stored so that rows @ W is (W.T @ rows.T).T
-        return torch.sparse_csr_tensor(
-            torch.as_tensor(transposed.indptr, dtype=torch.int64),
-            torch.as_tensor(transposed.indices, dtype=torch.int64),
-            torch.as_tensor(transposed.data, dtype=self.dtype),
-            size=transposed.shape,
-        ).to(self.device)
+        return csr_tensor(transposed, self.dtype).to(self.device)
 
     @staticmethod
     def pull(rows: Tensor, matrix: Tensor) -> Tensor:
@@ -129,7 +125,7 @@ class DualBound:
         if matrix.layout == torch.strided:
             return rows @ matrix
         flat = rows.reshape(-1, rows.shape[-1])
-        return (matrix @ flat.T).T.reshape(*rows.shape[:-1], -1)
+        return (matrix @ flat.T).T.reshape(*rows.shape[:-1], matrix.shape[0])
 
     @cached_property
     def groups(self) -> Groups | None:
