@@ -8,7 +8,7 @@ demo: .venv/installed
 	$(BIN)/qll demo
 
 test: .venv/installed
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow"
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not slow"
 
 test-slow: .venv/installed
 	$(BIN)/python -m pytest -m slow

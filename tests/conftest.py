@@ -38,7 +38,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 SLOW = 3600  # seconds for a test that is marked as slow
 
 
+# Each file is run by one worker: those that take longest come first, lest one of them be left over
+# at the end while the other workers have nothing to do.
+FIRST = (
+    "test_grid_engines.py", "test_grid.py", "test_cycle.py", "test_guard.py", "test_attacks.py",
+    "test_verify_soundness.py", "test_audit.py", "test_training_runs.py", "test_faults.py",
+    "test_reports_browser.py", "test_training_certified.py",
+)  # fmt: skip
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    order = {name: number for number, name in enumerate(FIRST)}
+    items.sort(key=lambda item: order.get(item.path.name, len(FIRST)))
     for item in items:
         if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(SLOW))

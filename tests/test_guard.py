@@ -89,7 +89,7 @@ def test_a_run_that_loses_a_worker_ends_red(death: str, tmp_path: Path) -> None:
 
 def test_the_others_stop_by_themselves_after_a_death(tmp_path: Path) -> None:
     """After the test that they are at, not after all that they were given."""
-    dies = DEATHS["kill"] + MORE.replace("20", "900")  # the file with most tests comes first
+    dies = DEATHS["kill"] + MORE
     many = MORE.replace("20", "800").replace("pass", "time.sleep(0.1)")
     files = {"test_a.py": dies, "test_b.py": "import time\n" + many}
     code, output, seconds = run(tmp_path, files, *make_options(), grace=40.0)
