@@ -107,8 +107,8 @@ def with_evaluation(form: ReluForm, change: Callable[..., Any]) -> ChainProver:
     prover = ChainProver(form)
     honest = prover.evaluate
 
-    def evaluate(nodes: Any, query: Query, **options: Any) -> Any:
-        return change(honest, nodes, query, **options)
+    def evaluate(run: Any, nodes: Any, **options: Any) -> Any:
+        return change(honest, run, nodes, **options)
 
     prover.evaluate = evaluate  # type: ignore[method-assign]
     return prover
@@ -122,25 +122,25 @@ def _swapped(self: Any, node: Any, neuron: int, sign: int) -> Any:
     return replace(child, trail=Trail(node.trail, neuron, -sign))
 
 
-def _without_off(self: Any, nodes: Any, steps: int) -> Any:
-    kept = REFUTE(self, nodes, steps)
+def _without_off(self: Any, nodes: Any, steps: int, **options: Any) -> Any:
+    kept = REFUTE(self, nodes, steps, **options)
     return [n for n in kept if n.trail is None or n.trail.sign > 0]
 
 
-def _nothing_stays(self: Any, nodes: Any, steps: int) -> Any:
-    REFUTE(self, nodes, steps)
+def _nothing_stays(self: Any, nodes: Any, steps: int, **options: Any) -> Any:
+    REFUTE(self, nodes, steps, **options)
     self.outcome.leaves.extend(n for n in nodes if n not in self.outcome.leaves)
     return []
 
 
-def _half_stays(self: Any, nodes: Any, steps: int) -> Any:
-    kept = REFUTE(self, nodes, steps)
+def _half_stays(self: Any, nodes: Any, steps: int, **options: Any) -> Any:
+    kept = REFUTE(self, nodes, steps, **options)
     self.outcome.leaves.extend(kept[::2])
     return kept[1::2]
 
 
-def _empty_if_split(self: Any, nodes: Any, steps: int) -> Any:
-    kept = REFUTE(self, nodes, steps)
+def _empty_if_split(self: Any, nodes: Any, steps: int, **options: Any) -> Any:
+    kept = REFUTE(self, nodes, steps, **options)
     return [n for n in kept if n.trail is None]
 
 
@@ -160,14 +160,14 @@ def provers(c: Certified, monkeypatch: Any) -> Iterator[tuple[str, Prove]]:
         yield name, lambda q, wrong=wrong: run(ChainProver(wrong), q)
     for name, change in NODES.items():
 
-        def on_nodes(honest: Any, nodes: Any, query: Query, change: Any = change, **o: Any) -> Any:
-            return honest([change(n) for n in nodes], query, **o)
+        def on_nodes(honest: Any, run: Any, nodes: Any, change: Any = change, **o: Any) -> Any:
+            return honest(run, [change(n) for n in nodes], **o)
 
         yield name, lambda q, f=on_nodes: run(with_evaluation(form, f), q)
     for name, change in VALUES.items():
 
-        def on_values(honest: Any, nodes: Any, query: Query, change: Any = change, **o: Any) -> Any:
-            return change(honest(nodes, query, **o))
+        def on_values(honest: Any, run: Any, nodes: Any, change: Any = change, **o: Any) -> Any:
+            return change(honest(run, nodes, **o))
 
         yield f"bounds {name}", lambda q, f=on_values: run(with_evaluation(form, f), q)
     for name, (method, wrong_method) in SPLITS.items():

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from verify_cases import chain as chain_network
-from verify_cases import random_network
+from verify_cases import random_network, sizes_of
 
 from qll.bounds.chain import Chain, DualLanes, Node, evaluate
 from qll.bounds.crown import Crown, DenseChain
@@ -60,11 +60,13 @@ class Case:
         self.chain = Chain.prefixes(self.form, TILE)[-1]
         x = rng.random(64)
         self.lower, self.upper = x - 0.2, x + 0.2
-        low, high = self.chain.interval(self.lower, self.upper)
+        self.sizes = sizes_of(self.form, self.lower, self.upper)
+        low, high = self.chain.interval(self.sizes)
         weight, bias = self.form.layers[-1].terms[0][1], self.form.layers[-1].bias
         self.outputs = rng.standard_normal((2, 3))
+        size = self.sizes.objectives(self.outputs, np.zeros(2))
         self.node = self.chain.node(
-            low, high, self.chain.spread(1, self.outputs @ weight), self.outputs @ bias
+            low, high, self.chain.spread(1, self.outputs @ weight), self.outputs @ bias, size
         )
         self._split()
 
@@ -139,7 +141,7 @@ def test_kernel_follows_the_reference_step_by_step(seed: int, steps: int) -> Non
     box = (mid.astype(np.float32), rad.astype(np.float32))
     lanes.run([case.node], box, steps, rates=rates, hull=True, target=np.inf)
     assert case.node.bound == pytest.approx(expected.value.item(), abs=2e-4)
-    checked = evaluate(case.chain, [case.node], case.lower, case.upper)[0]
+    checked = evaluate(case.chain, [case.node], case.sizes)[0]
     assert checked == pytest.approx(case.node.bound, abs=2e-4)
     if steps == 0:
         exact = reference(domains, multipliers).value.item()
@@ -158,9 +160,9 @@ def test_any_multipliers_bound_from_below(seed: int) -> None:
     node.beta = rng.normal(0, 1.0, node.beta.size).astype(np.float32)
     node.delta = rng.normal(0, 0.1, node.delta.size).astype(np.float32)
     node.weight = np.array([-3.0, 0.2], dtype=np.float32)
-    node.sign[:], free = 0, case.chain.interval(case.lower, case.upper)
+    node.sign[:], free = 0, case.chain.interval(case.sizes)
     node.low, node.high = free
-    bound = evaluate(case.chain, [node], case.lower, case.upper)[0]
+    bound = evaluate(case.chain, [node], case.sizes)[0]
     points = case.satisfying(2000)
     assert len(points) == 2000
     g = (case.form.forward(points) @ case.outputs.T).max(axis=1)
@@ -200,8 +202,7 @@ def test_hull_is_at_least_as_tight_as_chords() -> None:
         case = Case(seed)
         case.node.delta[:] = 0
         with_hull, without = (
-            evaluate(case.chain, [case.node], case.lower, case.upper, hull=hull)[0]
-            for hull in (True, False)
+            evaluate(case.chain, [case.node], case.sizes, hull=hull)[0] for hull in (True, False)
         )
         assert with_hull >= without - 1e-9
 
@@ -222,7 +223,9 @@ def test_crown_contains_samples_on_any_graph(seed: int) -> None:
     rows = crown.rows(boxes, len(form.layers), torch.eye(3, dtype=torch.float64)[None])
     assert (z[-1].min(axis=0) >= rows.value[0].numpy() - 1e-9).all()
     if form.is_chain:
-        found = DenseChain(form).bound(lower[None], upper[None], np.eye(3), np.zeros(3))
+        found = DenseChain(form).bound(
+            lower[None], upper[None], np.eye(3), np.zeros(3), sizes=sizes_of(form, lower, upper)
+        )
         assert np.allclose(found.value[0], rows.value[0].numpy(), atol=1e-9)
         assert np.allclose(found.linear[0], rows.inputs[0].numpy(), atol=1e-9)
 
@@ -241,5 +244,6 @@ def test_a_node_with_contradicting_bounds_is_empty() -> None:
         low=np.array([1.0]), high=np.array([-1.0]), sign=np.zeros(1, np.int8),
         objective=np.zeros((1, 1)), offset=np.zeros(1), alpha=np.zeros(1, np.float32),
         beta=np.zeros(1, np.float32), weight=np.ones(1, np.float32), delta=np.zeros(0, np.float32),
+        size=np.zeros(1),
     )  # fmt: skip
     assert node.is_empty

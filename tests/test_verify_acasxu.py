@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from verify_cases import chain
+from verify_cases import chain, sizes_of
 
 from qll.bounds.crown import Boxes, Crown, DenseChain
 from qll.formula.hard import Min, affine
@@ -87,7 +87,8 @@ def test_compiled_bounds_are_those_of_the_reference(
     rows, constant = rng.standard_normal((5, 4)), rng.standard_normal(5)
     parts = ([0], [1, 2], [2, 3, 4])
     dense, crown = DenseChain(form), Crown(form)
-    found = dense.bound(lower, upper, rows, constant, parts, margin=np.inf)
+    sizes = sizes_of(form, lower, upper)
+    found = dense.bound(lower, upper, rows, constant, parts, sizes=sizes, margin=np.inf)
     for n in range(20):
         box = lower[n : n + 1], upper[n : n + 1]
         same = Boxes(
@@ -121,7 +122,9 @@ def test_a_mixture_bounds_the_largest_of_its_rows(seed: int) -> None:
     lower = rng.standard_normal((8, 3))
     upper = lower + rng.random((8, 3))
     rows, constant = rng.standard_normal((4, 4)), rng.standard_normal(4)
-    found = DenseChain(form).bound(lower, upper, rows, constant, [range(4)], margin=np.inf)
+    sizes = sizes_of(form, lower, upper)
+    every = [range(4)]
+    found = DenseChain(form).bound(lower, upper, rows, constant, every, sizes=sizes, margin=np.inf)
     assert np.allclose(found.weights[0].sum(axis=1), 1.0)
     assert (found.mixed[:, 0] >= found.value.max(axis=1) - 1e-9).all()
     for n in range(8):
@@ -138,12 +141,13 @@ def test_what_is_known_of_a_box_holds_on_its_parts(seed: int) -> None:
     dense = DenseChain(form)
     rows, constant = np.eye(4), np.zeros(4)
     lower, upper = -np.ones((1, 3)), np.ones((1, 3))
-    whole = dense.bound(lower, upper, rows, constant)
+    sizes = sizes_of(form, lower, upper)
+    whole = dense.bound(lower, upper, rows, constant, sizes=sizes)
     centre = rng.uniform(-0.8, 0.8, size=(8, 3))
     small = centre - 0.2, centre + 0.2
-    alone = dense.bound(*small, rows, constant)
+    alone = dense.bound(*small, rows, constant, sizes=sizes)
     known = np.repeat(whole.low, 8, axis=0), np.repeat(whole.high, 8, axis=0)
-    found = dense.bound(*small, rows, constant, known=known)
+    found = dense.bound(*small, rows, constant, sizes=sizes, known=known)
     assert (found.low >= known[0]).all()
     assert (found.high <= known[1]).all()
     assert (found.value >= alone.value - 0.1).all()

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from scipy.optimize import linprog
 
+from qll.bounds.rounding import Rounding, Sizes
 from qll.formula.hard import Affine, HardForm, Max, Min, affine
 from qll.networks.relu_form import Layer, ReluForm
 from qll.verify.query import Query
@@ -38,6 +39,14 @@ class FormNetwork:
 
     def runtime(self, batch: Any) -> Any:
         return self.relu_form.forward(np.asarray(batch))
+
+
+def sizes_of(form: ReluForm, lower: Any, upper: Any) -> Sizes:
+    """Of a network that is given by its form, over a box, or over the hull of several."""
+    box = np.atleast_2d(lower).min(axis=0), np.atleast_2d(upper).max(axis=0)
+    sizes = Sizes(Rounding(FormNetwork(form)), *box, leaves=8)
+    sizes.interval()
+    return sizes
 
 
 def chain(*layers: tuple[Any, Any]) -> FormNetwork:

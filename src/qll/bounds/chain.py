@@ -1,7 +1,8 @@
 """Dual bounds of a chain of ReLU layers by the compiled kernel: packing, lanes, float64 check.
 
 `DualLanes` ascends in float32, which is fast and need not be trusted; `evaluate` recomputes the
-bound of given multipliers in float64, and only that number is used as a bound.
+bound of given multipliers in float64, less what rounding may have added to it
+(`qll.bounds.rounding`), and only that number is used as a bound.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 
 from qll.bounds.dual import Rates
 from qll.bounds.groups import Groups, group_neurons
+from qll.bounds.rounding import Sizes, proved
 from qll.networks.relu_form import ReluForm
 
 # Multiplications of an ascent between two looks at the clock, some hundredths of a second, and the
@@ -41,6 +43,7 @@ class Node:
     beta: Single
     weight: Single  # (M,)
     delta: Single  # (copies,)
+    size: Array  # (M,) of the objectives: what their rounding is measured in
     bound: float = -np.inf
     minimiser: Single | None = None
     gap: Single | None = None
@@ -90,6 +93,16 @@ class Chain:
         out = np.full((*values.shape[:-1], int(self.widths[layer])), fill)
         real = values[..., self.groups.order] if layer == 0 else values
         out[..., : values.shape[-1]] = real
+        return out
+
+    def gather(self, layer: int, flat: Array) -> Array:
+        """The values of hidden layer ``layer`` (from 0) in the network's own order."""
+        width = self.form.layers[layer].width
+        held = flat[self.part(layer)][:width]
+        if layer:
+            return held
+        out = np.empty(width)
+        out[self.groups.order] = held
         return out
 
     def part(self, layer: int) -> slice:
@@ -157,23 +170,27 @@ class Chain:
             g.share.astype(dtype),
         )
 
-    def interval(self, lower: Array, upper: Array) -> tuple[Array, Array]:
+    def interval(self, sizes: Sizes) -> tuple[Array, Array]:
         """Pre-activation bounds of every layer by interval arithmetic, flat and padded."""
-        lows, highs = [], []
-        low, high = lower, upper
-        for k in range(self.layers):
-            layer = self.form.layers[k]
-            weight = layer.terms[0][1]
-            mid, rad = (low + high) / 2, (high - low) / 2
-            centre = weight @ mid + layer.bias
-            spread = abs(weight) @ rad
-            lows.append(self.spread(k, centre - spread, -1.0))
-            highs.append(self.spread(k, centre + spread, -1.0))
-            low, high = np.maximum(centre - spread, 0), np.maximum(centre + spread, 0)
-        return np.concatenate(lows), np.concatenate(highs)
+        found = sizes.interval()[: self.layers]
+        low, high = (
+            np.concatenate([self.spread(k, pair[side], -1.0) for k, pair in enumerate(found)])
+            for side in (0, 1)
+        )
+        return low, high
+
+    def sizes(self, sizes: Sizes) -> Array:
+        """Of every hidden neuron, flat; padding has none."""
+        return np.concatenate([self.spread(k, sizes.layer(k + 1)) for k in range(self.layers)])
 
     def node(
-        self, low: Array, high: Array, objective: Array, offset: Array, label: int = 0
+        self,
+        low: Array,
+        high: Array,
+        objective: Array,
+        offset: Array,
+        size: Array,
+        label: int = 0,
     ) -> Node:
         """A domain without splits, with CROWN's own slopes."""
         return Node(
@@ -186,6 +203,7 @@ class Chain:
             beta=np.zeros(self.neurons, dtype=np.float32),
             weight=np.ones(len(offset), dtype=np.float32),
             delta=np.zeros(self.groups.copies, dtype=np.float32),
+            size=size,
             label=label,
         )
 
@@ -314,18 +332,28 @@ def _padded(values: Any, objectives: int) -> Any:
 
 
 def evaluate(
-    chain: Chain, nodes: Sequence[Node], lower: Array, upper: Array, *, hull: bool = True
+    chain: Chain,
+    nodes: Sequence[Node],
+    sizes: Sizes,
+    neurons: Array | None = None,
+    *,
+    hull: bool = True,
 ) -> Array:
-    """The float64 bounds of the nodes' multipliers over the box."""
+    """Rigorous bounds by the nodes' multipliers over the box of ``sizes``; ``neurons`` is what
+    `Chain.sizes` gives, where that is at hand."""
     from qll.kernels.dual_check import bound_of
 
+    lower, upper = sizes.lower, sizes.upper
     mid, rad = (lower + upper) / 2, (upper - lower) / 2
-    return np.array(
+    held = chain.sizes(sizes) if neurons is None else neurons[: chain.neurons]
+    found = np.array(
         [
             bound_of(
                 chain.packed64, mid, rad, node.low, node.high, node.sign, node.objective,
                 node.offset, node.alpha, node.beta, node.weight, node.delta, hull,
+                held, sizes.inputs, node.size, sizes.unit,
             )
             for node in nodes
         ]
     )  # fmt: skip
+    return proved(found)

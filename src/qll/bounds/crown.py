@@ -3,7 +3,8 @@
 Backward from the rows of a layer, each activation is replaced by its chord (where its coefficient
 is negative) or by a line through the origin (Zhang et al. 2018, with the slopes of
 `qll.bounds.dual.DualBound.start`); what reaches the input is minimised over the box. Intersected
-with interval arithmetic, which is sometimes tighter.
+with interval arithmetic, which is sometimes tighter. Given an allowance, every bound is less what
+rounding may have added (`qll.bounds.rounding`).
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from qll.bounds.dual import DualBound
+from qll.bounds.dual import Allowance, DualBound
 from qll.bounds.groups import Array
+from qll.bounds.rounding import Sizes, proved
 from qll.networks.relu_form import ReluForm
 
 # Entries of the largest temporary tensor; batches are cut to stay below it (8 bytes an entry).
@@ -48,7 +50,6 @@ class Rows:
 
     value: Tensor  # (B, r)
     inputs: Tensor  # (B, r, inputs)
-    coefficients: list[Tensor]  # per hidden layer (B, r, n_k), empty unless asked for
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,17 +71,27 @@ class Crown(DualBound):
     def widest(self) -> int:
         return max(self.form.widths)
 
-    def interval(self, lower: Tensor, upper: Tensor) -> list[tuple[Tensor, Tensor]]:
-        """Pre-activation bounds of every layer, the output last, by interval arithmetic."""
+    def interval(
+        self, lower: Tensor, upper: Tensor, allowance: Allowance | None = None
+    ) -> list[tuple[Tensor, Tensor]]:
+        """Bounds of every hidden pre-activation by interval arithmetic."""
         sides = [((lower + upper) / 2, (upper - lower) / 2)]
-        result = []
-        for bias, terms in zip(self.biases, self.terms, strict=True):
+        result: list[tuple[Tensor, Tensor]] = []
+        for k, (bias, terms) in enumerate(zip(self.biases[:-1], self.terms[:-1], strict=True)):
             mid: Tensor = bias.expand(len(lower), -1)
             rad: Tensor = torch.zeros_like(mid)
+            size: Tensor = mid.abs()
             for source, matrix in terms:
+                magnitude = _absolute(matrix)
                 mid = mid + self.push(sides[source][0], matrix)
-                rad = rad + self.push(sides[source][1], _absolute(matrix))
-            low, high = mid - rad, mid + rad
+                rad = rad + self.push(sides[source][1], magnitude)
+                if allowance is not None:
+                    # of the ranges at hand, which may be wider than what is known of the whole box
+                    size = size + self.push(sides[source][0].abs() + sides[source][1], magnitude)
+            if allowance is not None:
+                rad = rad + allowance.unit * (size + allowance.hidden[k])
+            low = (mid - rad).nan_to_num(nan=-torch.inf, posinf=-torch.inf, neginf=-torch.inf)
+            high = (mid + rad).nan_to_num(nan=torch.inf, posinf=torch.inf, neginf=torch.inf)
             result.append((low, high))
             low, high = low.clamp(min=0), high.clamp(min=0)
             sides.append(((low + high) / 2, (high - low) / 2))
@@ -98,37 +109,61 @@ class Crown(DualBound):
         self,
         lower: Tensor,
         upper: Tensor,
-        sign: list[Tensor] | None = None,
-        stop: Callable[[], bool] | None = None,
+        allowance: Allowance | None = None,
     ) -> Boxes:
-        """Bounds of all hidden layers, from the first to the last, splits included. Once ``stop``
-        says so, the rest is left to interval arithmetic."""
+        """Bounds of all hidden layers, from the first to the last, over each of the boxes."""
         boxes = Boxes(lower, upper, [], [])
-        known = self.interval(lower, upper)
-        sources_only_input = [all(s == 0 for s, _ in terms) for terms in self.terms]
-        for k in range(1, len(self.biases)):
-            low, high = known[k - 1]
-            if not sources_only_input[k - 1]:
-                width = low.shape[1]
-                unstable = ((low < 0) & (high > 0)).any(dim=0).nonzero()[:, 0]
-                low, high = low.clone(), high.clone()
-                # In pieces, so that a wide layer neither fills the memory nor holds up the clock.
-                piece = max(1, MOST_ENTRIES // (8 * self.widest))
-                for some in torch.split(unstable, piece):
-                    if stop is not None and stop():
-                        break
-                    eye = torch.zeros(len(some), width, dtype=self.dtype, device=self.device)
-                    eye[torch.arange(len(some)), some] = 1.0
-                    value = self.rows(boxes, k, torch.cat([eye, -eye])[None]).value
-                    low[:, some] = torch.maximum(low[:, some], value[:, : len(some)])
-                    high[:, some] = torch.minimum(high[:, some], -value[:, len(some) :])
-            if sign is not None:
-                zero = torch.zeros_like(low)
-                low = torch.where(sign[k - 1] > 0, torch.maximum(low, zero), low)
-                high = torch.where(sign[k - 1] < 0, torch.minimum(high, zero), high)
-            boxes.low.append(low)
-            boxes.high.append(high)
+        for k, (low, high) in enumerate(self.interval(lower, upper, allowance), start=1):
+            self._bound_layer(boxes, k, low, high, allowance, None)
         return boxes
+
+    def root(self, sizes: Sizes, stop: Callable[[], bool] | None = None) -> Boxes:
+        """The same over the one box of ``sizes``, which learn what is found; once ``stop`` says so,
+        the rest is left to interval arithmetic."""
+        boxes = Boxes(self.tensor(sizes.lower)[None], self.tensor(sizes.upper)[None], [], [])
+        known = sizes.interval()[:-1]
+        for k, pair in enumerate(known, start=1):
+            low, high = (self.tensor(side)[None] for side in pair)
+            allowance = Allowance(
+                [self.tensor(sizes.layer(j)) for j in range(1, k + 1)],
+                self.tensor(sizes.inputs),
+                sizes.unit,
+            )
+            self._bound_layer(boxes, k, low, high, allowance, stop)
+            sizes.bound(k, boxes.high[-1][0].cpu().numpy())
+        return boxes
+
+    def _bound_layer(
+        self,
+        boxes: Boxes,
+        k: int,
+        low: Tensor,
+        high: Tensor,
+        allowance: Allowance | None,
+        stop: Callable[[], bool] | None,
+    ) -> None:
+        """Append the bounds of hidden layer ``k``, given those by interval arithmetic."""
+        if any(source != 0 for source, _ in self.terms[k - 1]):
+            width = low.shape[1]
+            unstable = ((low < 0) & (high > 0)).any(dim=0).nonzero()[:, 0]
+            low, high = low.clone(), high.clone()
+            # In pieces, so that a wide layer neither fills the memory nor holds up the clock.
+            piece = max(1, MOST_ENTRIES // (8 * self.widest))
+            for some in torch.split(unstable, piece):
+                if stop is not None and stop():
+                    break
+                eye = torch.zeros(len(some), width, dtype=self.dtype, device=self.device)
+                eye[torch.arange(len(some)), some] = 1.0
+                size = None
+                if allowance is not None:
+                    size = allowance.hidden[k - 1][some].repeat(2)[None]
+                value = self.rows(
+                    boxes, k, torch.cat([eye, -eye])[None], size=size, allowance=allowance
+                ).value
+                low[:, some] = torch.maximum(low[:, some], value[:, : len(some)])
+                high[:, some] = torch.minimum(high[:, some], -value[:, len(some) :])
+        boxes.low.append(low)
+        boxes.high.append(high)
 
     def rows(
         self,
@@ -138,23 +173,21 @@ class Crown(DualBound):
         constant: Tensor | None = None,
         inputs: Tensor | None = None,
         *,
-        keep: bool = False,
+        size: Tensor | None = None,
+        allowance: Allowance | None = None,
     ) -> Rows:
-        """Lower bounds of ``rows . z_layer + inputs . x + constant``; rows (1 or B, r, n_layer)."""
+        """Lower bounds of ``rows . z_layer + inputs . x + constant``; rows (1 or B, r, n_layer).
+        With an ``allowance`` and the ``size`` (1 or B, r) of the rows: rounding included."""
         batch, count = len(boxes.lower), rows.shape[1]
         widest = max(max((t.shape[1] for t in boxes.low), default=1), boxes.lower.shape[1])
         step = max(1, MOST_ENTRIES // max(count * widest, 1))
         parts = [
-            self._rows(boxes, layer, rows, constant, inputs, slice(at, at + step), keep)
+            self._rows(boxes, layer, rows, constant, inputs, slice(at, at + step), size, allowance)
             for at in range(0, batch, step)
         ]
         if len(parts) == 1:
             return parts[0]
-        return Rows(
-            torch.cat([p.value for p in parts]),
-            torch.cat([p.inputs for p in parts]),
-            [torch.cat(t) for t in zip(*(p.coefficients for p in parts), strict=True)],
-        )
+        return Rows(torch.cat([p.value for p in parts]), torch.cat([p.inputs for p in parts]))
 
     def _rows(
         self,
@@ -164,7 +197,8 @@ class Crown(DualBound):
         constant: Tensor | None,
         inputs: Tensor | None,
         part: slice,
-        keep: bool,
+        size: Tensor | None,
+        allowance: Allowance | None,
     ) -> Rows:
         lower, upper = boxes.lower[part], boxes.upper[part]
         batch, count = len(lower), rows.shape[1]
@@ -179,17 +213,13 @@ class Crown(DualBound):
         if inputs is not None:
             pixel = pixel + mine(inputs)
         flowing: dict[int, Tensor] = {}
-        kept: list[Tensor] = []
         back = mine(rows)
+        measured = None if allowance is None or size is None else mine(size).expand(batch, -1)
         for k in range(layer, 0, -1):
             if k < layer:
                 if k not in flowing:
-                    if keep:
-                        kept.append(torch.zeros(batch, count, boxes.low[k - 1].shape[1]))
                     continue
                 coefficient = flowing.pop(k)
-                if keep:
-                    kept.append(coefficient.expand(batch, -1, -1))
                 low, high = boxes.low[k - 1][part], boxes.high[k - 1][part]
                 off = high <= 0
                 on = (low >= 0) & ~off
@@ -199,7 +229,11 @@ class Crown(DualBound):
                 slope = torch.where(off, 0.0, torch.where(on | (high > -low), 1.0, 0.0))
                 negative = coefficient.clamp(max=0)
                 value = value + (negative @ rise[:, :, None])[..., 0]
-                back = coefficient * slope[:, None] + negative * (chord - slope)[:, None]
+                back = (coefficient - negative) * slope[:, None] + negative * chord[:, None]
+                if measured is not None and allowance is not None:
+                    loose = torch.where(off | on, 0.0, high)
+                    measured = measured + back.abs() @ allowance.hidden[k - 1]
+                    measured = measured - (negative @ loose[:, :, None])[..., 0]
             value = value + back @ self.biases[k - 1]
             for source, matrix in self.terms[k - 1]:
                 moved = self.pull(back, matrix)
@@ -210,7 +244,10 @@ class Crown(DualBound):
         mid, rad = (lower + upper) / 2, (upper - lower) / 2
         pixel = pixel.expand(batch, count, -1)
         value = value + (pixel @ mid[:, :, None])[..., 0] - (pixel.abs() @ rad[:, :, None])[..., 0]
-        return Rows(value, pixel, kept[::-1])
+        if measured is not None and allowance is not None:
+            value = value - allowance.unit * measured
+            value = torch.where(value.isfinite(), value, -torch.inf)
+        return Rows(value, pixel)
 
     def bound(
         self,
@@ -221,14 +258,20 @@ class Crown(DualBound):
         conjunctions: Sequence[Sequence[int]] = (),
         *,
         inputs: Array | None = None,
+        sizes: Sizes | None = None,
     ) -> BoxBounds:
         """The reference of `DenseChain.bound`, for any graph and rows that speak of the input
         (``inputs``, one row each); it blames nobody."""
-        boxes = self.pre_activations(self.tensor(lower), self.tensor(upper))
+        allowance = None if sizes is None else self.allowance(sizes)
+        size = None if sizes is None else self.tensor(sizes.objectives(rows, constant, inputs))
+        boxes = self.pre_activations(self.tensor(lower), self.tensor(upper), allowance)
         last = len(self.biases)
         outputs, offset = self.tensor(rows)[None], self.tensor(constant)[None]
         direct = None if inputs is None else self.tensor(inputs)[None]
-        each = self.rows(boxes, last, outputs, offset, direct)
+        each = self.rows(
+            boxes, last, outputs, offset, direct,
+            size=None if size is None else size[None], allowance=allowance,
+        )  # fmt: skip
         mixtures = torch.zeros(
             len(lower), len(conjunctions), len(rows), dtype=self.dtype, device=self.device
         )
@@ -239,12 +282,13 @@ class Crown(DualBound):
         mixed = self.rows(
             boxes, last, mixtures @ outputs, (mixtures @ offset[0, :, None])[..., 0],
             None if direct is None else mixtures @ direct,
+            size=None if size is None else mixtures @ size, allowance=allowance,
         )  # fmt: skip
         none = np.zeros((len(lower), 0))
         return BoxBounds(
-            each.value.cpu().numpy(),
+            proved(each.value.cpu().numpy()),
             each.inputs.cpu().numpy(),
-            mixed.value.cpu().numpy(),
+            proved(mixed.value.cpu().numpy()),
             [mixtures[:, c, leaves].cpu().numpy() for c, leaves in enumerate(conjunctions)],
             mixed.inputs.cpu().numpy(),
             np.zeros(tuple(mixed.inputs.shape)),
@@ -306,12 +350,13 @@ class DenseChain:
         constant: Array,
         conjunctions: Sequence[Sequence[int]] = (),
         *,
+        sizes: Sizes,
         known: tuple[Array, Array] | None = None,
         margin: float = 0.0,
     ) -> BoxBounds:
         """Lower bounds of ``rows . z_L + constant`` and of mixtures of each conjunction's rows
-        (with more work where they are not above ``margin``), over N boxes; bounds of the hidden
-        neurons are intersected with the ``known`` ones."""
+        (with more work where they are not above ``margin``), over N boxes within that of ``sizes``;
+        bounds of the hidden neurons are intersected with the ``known`` ones."""
         from qll.kernels.dual_boxes import crown_boxes
 
         count, inputs = lower.shape
@@ -328,10 +373,14 @@ class DenseChain:
             self.widths, self.weights, self.biases,
             np.ascontiguousarray(lower), np.ascontiguousarray(upper),
             np.ascontiguousarray(rows), np.ascontiguousarray(constant), leaves, starts, margin,
+            np.concatenate([*sizes.hidden(), np.zeros(0)]), sizes.inputs,
+            sizes.objectives(rows, constant), sizes.unit,
             low, high, values, linear, mixed, mixtures, mixed_linear, blame,
         )  # fmt: skip
         weights = np.split(mixtures, starts[1:-1], axis=1) if len(conjunctions) else []
-        return BoxBounds(values, linear, mixed, weights, mixed_linear, blame, low, high)
+        return BoxBounds(
+            proved(values), linear, proved(mixed), weights, mixed_linear, blame, low, high
+        )
 
     def by_layer(self, flat: Array) -> list[Array]:
         """Values of the hidden neurons (neurons,), layer by layer."""

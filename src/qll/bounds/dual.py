@@ -17,8 +17,8 @@ For objectives ``g_m = c_m . z_L + d_m . x + e_m`` and any multipliers, a lower 
   neurons the terms with A < 0 need no chord: ``sum_k A_k relu(z_k) = min_S sum_{k in S} A_k z_k``
   over subsets S, so the box minimum is the least of 2^4 closed forms (the *joint hull*).
 
-Every choice of multipliers gives a valid bound; ascent by gradients only makes it better. The bound
-is computed in the dtype of the inputs; float64 errors are covered by the caller's margin.
+Every choice of multipliers gives a valid bound; ascent by gradients only makes it better. Where
+``Domains.sizes`` are given, what rounding may have added is taken off: see `qll.bounds.rounding`.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ import torch
 from torch import Tensor
 
 from qll.bounds.groups import Groups, group_neurons
+from qll.bounds.rounding import Sizes
 from qll.bounds.sparse import csr_tensor
 from qll.networks.relu_form import ReluForm
 
@@ -70,6 +71,16 @@ class Domains:
     outputs: Tensor  # (B, M, outputs)
     constant: Tensor  # (B, M)
     inputs: Tensor | None = None  # (B, M, inputs)
+    size: Tensor | None = None  # (B, M) of the objectives
+
+
+@dataclass(frozen=True, eq=False)
+class Allowance:
+    """`qll.bounds.rounding.Sizes` as tensors: what the rounding of a bound is measured in."""
+
+    hidden: list[Tensor]  # per hidden layer (n_k,)
+    inputs: Tensor  # (inputs,)
+    unit: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -170,7 +181,53 @@ class DualBound:
             delta,
         )
 
-    def __call__(self, domains: Domains, m: Multipliers, *, hull: bool = True) -> Bound:
+    def allowance(self, sizes: Sizes) -> Allowance:
+        hidden = [self.tensor(size) for size in sizes.hidden()]
+        return Allowance(hidden, self.tensor(sizes.inputs), sizes.unit)
+
+    def __call__(
+        self,
+        domains: Domains,
+        m: Multipliers,
+        *,
+        hull: bool = True,
+        allowance: Allowance | None = None,
+    ) -> Bound:
+        """The bound; with an ``allowance`` (and ``domains.size``) less what rounding may add."""
+        found = self._bound(domains, m, hull)
+        if allowance is None or domains.size is None:
+            return found
+        size = self._size(domains, m, hull, allowance, domains.size)
+        return replace(found, value=found.value - allowance.unit * size)
+
+    def _size(
+        self,
+        domains: Domains,
+        m: Multipliers,
+        hull: bool,
+        allowance: Allowance,
+        objectives: Tensor,
+    ) -> Tensor:
+        """(B,) what the rounding of `_bound` is measured in."""
+        weight = m.weight / m.weight.sum(dim=1, keepdim=True)
+        size = (weight * objectives).sum(dim=1)
+        coefficients, _ = self.coefficients(domains, m)
+        for k, coefficient in enumerate(coefficients):
+            low, high = domains.low[k], domains.high[k]
+            negative, lower_slope, chord, _ = self._relax(coefficient, domains, m.alpha[k], k)
+            split = m.beta[k] * domains.sign[k]
+            back = (coefficient - negative) * lower_slope + negative * chord - split
+            size = size + back.abs() @ allowance.hidden[k]
+            loose = torch.where((low < 0) & (high > 0), negative, torch.zeros_like(negative))
+            size = size - (loose * high).sum(dim=1)
+            if k == 0 and hull and self.groups is not None:
+                size = size - 2 * (loose @ allowance.hidden[0])
+        if self.groups is not None and hull:
+            inputs = torch.as_tensor(self.groups.copy_input, device=self.device)
+            size = size + 2 * (m.delta.abs() @ allowance.inputs[inputs])
+        return size
+
+    def _bound(self, domains: Domains, m: Multipliers, hull: bool) -> Bound:
         weight = m.weight / m.weight.sum(dim=1, keepdim=True)
         value = (weight * domains.constant).sum(dim=1)
         layers = len(self.biases)
@@ -382,4 +439,5 @@ def take(domains: Domains, rows: Any) -> Domains:
         outputs=domains.outputs[rows],
         constant=domains.constant[rows],
         inputs=None if domains.inputs is None else domains.inputs[rows],
+        size=None if domains.size is None else domains.size[rows],
     )

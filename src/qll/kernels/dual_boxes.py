@@ -2,7 +2,8 @@
 
 The reference is `qll.bounds.crown.Crown`. Box by box, only neurons whose sign is open on *this* box
 are bounded again, neurons that are off drop out of every product, and everything of a box stays in
-the cache between the products.
+the cache between the products. Every bound is less what rounding may have added to it
+(`qll.bounds.rounding`): ``unit`` times the size of what was summed.
 """
 
 from __future__ import annotations
@@ -19,17 +20,18 @@ WEIGHT_RATE, WEIGHT_DECAY = 2.0, 0.8
 
 
 @_compile
-def _relax(block, chord, rise, line, bias, value):  # type: ignore[no-untyped-def]
+def _relax(block, chord, rise, line, bias, sizes, loose, unit, value):  # type: ignore[no-untyped-def]
     """Replace each activation by its chord or lower line, in place; constants go to ``value``."""
     for r in range(block.shape[0]):
         row = block[r]
-        total = 0.0
+        total, size = 0.0, 0.0
         for j in range(row.shape[0]):
             negative = min(row[j], 0.0)
-            relaxed = (row[j] - negative) * line[j] + negative * chord[j]
+            relaxed = row[j] * (line[j] if row[j] > 0.0 else chord[j])
             total += negative * rise[j] + relaxed * bias[j]
+            size += abs(relaxed) * sizes[j] - negative * loose[j]
             row[j] = relaxed
-        value[r] += total
+        value[r] += total - unit * size
 
 
 @_compile
@@ -46,8 +48,9 @@ def _blame(block, gap_above, gap_below, reads, blame):  # type: ignore[no-untype
 
 @_compile
 def _backward(  # type: ignore[no-untyped-def]
-    current, layer, matrices, counts, lines, reads, lower, upper, buffers, value, pixel, blame
-):
+    current, layer, matrices, counts, lines, reads, lower, upper, buffers, reach, unit,
+    value, pixel, blame,
+):  # fmt: skip
     """Add lower bounds of ``current . a_layer`` (the activations of a hidden layer, counted from 0,
     without those that are off) to ``value`` (r,); the linear functions of the input that were
     minimised go to ``pixel`` (r, inputs). ``blame`` has no rows or r. Overwrites ``current``."""
@@ -60,7 +63,10 @@ def _backward(  # type: ignore[no-untyped-def]
         rise = lines[k, 1, :here]
         if blame.shape[0]:
             _blame(current, rise, lines[k, 4], reads[k], blame)
-        _relax(current, lines[k, 0], rise, lines[k, 2], lines[k, 3], value)
+        _relax(
+            current, lines[k, 0], rise, lines[k, 2], lines[k, 3], lines[k, 5], lines[k, 6], unit,
+            value,
+        )  # fmt: skip
         below = counts[k - 1] if k else size
         matrix = matrices[k, : here * below].reshape(here, below)
         if k == 0:
@@ -70,28 +76,34 @@ def _backward(  # type: ignore[no-untyped-def]
             np.dot(current, matrix, following)
             current = following
     for r in range(count):
-        total = 0.0
+        total, large = 0.0, 0.0
         for p in range(size):
             c = pixel[r, p]
             total += c * lower[p] if c > 0.0 else c * upper[p]
-        value[r] += total
+            large += abs(c) * reach[p]
+        value[r] += total - unit * large
 
 
 @_compile
-def _interval(weight, bias, mid, rad, low, high):  # type: ignore[no-untyped-def]
+def _interval(weight, bias, mid, rad, sizes, unit, low, high):  # type: ignore[no-untyped-def]
     """Intersect [low, high] with interval arithmetic from ``mid +- rad`` below."""
     for i in range(weight.shape[0]):
         entries = weight[i]
-        centre, spread = 0.0, 0.0
+        centre, spread, large = 0.0, 0.0, abs(bias[i]) + sizes[i]
         for j in range(entries.shape[0]):
             centre += entries[j] * mid[j]
             spread += abs(entries[j]) * rad[j]
-        low[i] = max(low[i], centre + bias[i] - spread)
-        high[i] = min(high[i], centre + bias[i] + spread)
+            # of the ranges at hand, which may be wider than what is known of the whole box
+            large += abs(entries[j]) * (abs(mid[j]) + rad[j])
+        least, most = centre + bias[i] - spread, centre + bias[i] + spread
+        if least - unit * large > low[i]:  # not so for what is not a number
+            low[i] = least - unit * large
+        if most + unit * large < high[i]:
+            high[i] = most + unit * large
 
 
 @_compile
-def _lines(low, high, bias, live, lines, mid, rad):  # type: ignore[no-untyped-def]
+def _lines(low, high, bias, sizes, live, lines, mid, rad):  # type: ignore[no-untyped-def]
     """The neurons that are not off with their relaxations, and the ranges of their activations."""
     count = 0
     for i in range(low.shape[0]):
@@ -100,11 +112,13 @@ def _lines(low, high, bias, live, lines, mid, rad):  # type: ignore[no-untyped-d
         live[count] = i
         lines[0, count], lines[1, count], lines[2, count] = 1.0, 0.0, 1.0
         lines[3, count], lines[4, count] = bias[i], 0.0
+        lines[5, count], lines[6, count] = sizes[i], 0.0
         if low[i] < 0.0:
             lines[0, count] = high[i] / (high[i] - low[i])
             lines[1, count] = -lines[0, count] * low[i]
             lines[2, count] = 1.0 if high[i] > -low[i] else 0.0
             lines[4, count] = min(high[i], -low[i])
+            lines[6, count] = high[i]
         least = max(low[i], 0.0)
         mid[count], rad[count] = 0.5 * (least + high[i]), 0.5 * (high[i] - least)
         count += 1
@@ -123,13 +137,14 @@ def _share(reads, pixel, rad):  # type: ignore[no-untyped-def]
 
 @_compile
 def _last(  # type: ignore[no-untyped-def]
-    rows, constant, matrix, bias, hidden, matrices, counts, lines, reads, lower, upper,
-    starting, buffers, value, pixel, blame,
+    rows, constant, large, matrix, bias, hidden, matrices, counts, lines, reads, lower, upper,
+    starting, buffers, reach, unit, value, pixel, blame,
 ):  # fmt: skip
-    """Lower bounds of ``rows . z_L + constant`` from the relaxations of all hidden layers."""
+    """Lower bounds of ``rows . z_L + constant`` (of the size ``large``) from the relaxations of all
+    hidden layers."""
     count, below = rows.shape[0], matrix.shape[1]
     for r in range(count):
-        value[r] = constant[r]
+        value[r] = constant[r] - unit * large[r]
         for o in range(rows.shape[1]):
             value[r] += rows[r, o] * bias[o]
     if below == 0:
@@ -144,13 +159,13 @@ def _last(  # type: ignore[no-untyped-def]
         block = starting[: count * below].reshape(count, below)
         np.dot(rows, matrix, block)
         _backward(
-            block, hidden - 1, matrices, counts, lines, reads, lower, upper, buffers,
+            block, hidden - 1, matrices, counts, lines, reads, lower, upper, buffers, reach, unit,
             value, pixel, blame,
         )  # fmt: skip
 
 
 @_compile
-def _mix(values, linear, half, leaves, weight):  # type: ignore[no-untyped-def]
+def _mix(values, linear, half, leaves, unit, weight):  # type: ignore[no-untyped-def]
     """Into ``weight``: the mixture of the leaves' linear bounds (their least values over the box
     are ``values``) that is largest at its least point; that value is returned.
 
@@ -166,11 +181,14 @@ def _mix(values, linear, half, leaves, weight):  # type: ignore[no-untyped-def]
     if count == 1:
         return best
     centre, each, trial = np.zeros(count), np.zeros(count), weight.copy()
+    large = np.zeros(count)  # twice for the mixture's own coefficients
     for m in range(count):
         trial[m] = 0.5 * (trial[m] + 1.0 / count)
-        centre[m] = values[leaves[m]]
+        spread = 0.0
         for p in range(size):
-            centre[m] += abs(linear[leaves[m], p]) * half[p]
+            spread += abs(linear[leaves[m], p]) * half[p]
+        centre[m] = values[leaves[m]] + spread
+        large[m] = abs(values[leaves[m]]) + 4.0 * spread
     rate = WEIGHT_RATE
     for _ in range(WEIGHT_STEPS):
         each[:] = centre
@@ -182,7 +200,7 @@ def _mix(values, linear, half, leaves, weight):  # type: ignore[no-untyped-def]
             if total != 0.0:
                 for m in range(count):
                     each[m] += linear[leaves[m], p] * side
-        value = (trial * each).sum()
+        value = (trial * each).sum() - unit * (trial * large).sum()
         if value > best:
             best = value
             weight[:] = trial
@@ -208,6 +226,10 @@ def crown_boxes(  # type: ignore[no-untyped-def]
     leaves,  # the rows of each conjunction, one after the other
     starts,  # (C + 1,): where each conjunction begins in them
     margin,  # a conjunction above it is refuted
+    sizes,  # of the hidden neurons, over all the boxes
+    reach,  # (inputs,) of the inputs
+    large,  # (m,) of the rows
+    unit,  # what of a size may be lost to rounding
     low,  # in: what is known of the hidden neurons (N, neurons); out: their bounds
     high,
     values,  # out (N, m): lower bounds of ``rows . z_L + constant``
@@ -225,7 +247,7 @@ def crown_boxes(  # type: ignore[no-untyped-def]
     matrices = np.zeros((hidden, widest * widest))
     counts = np.zeros(hidden, dtype=np.int64)
     live = np.zeros((hidden, widest), dtype=np.int64)
-    lines = np.zeros((hidden, 5, widest))
+    lines = np.zeros((hidden, 7, widest))
     reads = np.zeros((hidden, widest, size))
     own = np.zeros((widest, size))
     pixel = np.zeros(2 * widest * size)
@@ -235,7 +257,7 @@ def crown_boxes(  # type: ignore[no-untyped-def]
     none = np.zeros((0, size))
     half = np.zeros(size)
     mixture = np.zeros((1, rows.shape[1]))
-    one, pixels = np.zeros(1), np.zeros((1, size))
+    one, one_large, pixels = np.zeros(1), np.zeros(1), np.zeros((1, size))
     for n in range(lower.shape[0]):
         below, at, first = size, 0, 0  # places in weights and among the neurons
         for p in range(size):
@@ -252,8 +274,9 @@ def crown_boxes(  # type: ignore[no-untyped-def]
             if k == hidden:
                 break
             least, most = low[n, first : first + width], high[n, first : first + width]
+            mine_large = sizes[first : first + width]
             at, first = at + width * widths[k], first + width
-            _interval(matrix, bias, mid[:below], rad[:below], least, most)
+            _interval(matrix, bias, mid[:below], rad[:below], mine_large, unit, least, most)
             if k == 0:
                 for i in range(width):
                     _share(own[i], matrix[i], half)
@@ -267,48 +290,53 @@ def crown_boxes(  # type: ignore[no-untyped-def]
                     block = starting[: 2 * open_ * below].reshape(2 * open_, below)
                     for c in range(open_):
                         i = chosen[c]
-                        value[c], value[open_ + c] = bias[i], -bias[i]
+                        lost = unit * mine_large[i]
+                        value[c], value[open_ + c] = bias[i] - lost, -bias[i] - lost
                         for j in range(below):
                             block[c, j], block[open_ + c, j] = matrix[i, j], -matrix[i, j]
                     found = pixel[: 2 * open_ * size].reshape(2 * open_, size)
                     _backward(
                         block, k - 1, matrices, counts, lines, reads, lower[n], upper[n], buffers,
-                        value[: 2 * open_], found, none,
+                        reach, unit, value[: 2 * open_], found, none,
                     )  # fmt: skip
                     for c in range(open_):
                         i = chosen[c]
-                        least[i] = max(least[i], value[c])
-                        most[i] = min(most[i], -value[open_ + c])
+                        if value[c] > least[i]:
+                            least[i] = value[c]
+                        if -value[open_ + c] < most[i]:
+                            most[i] = -value[open_ + c]
                         _share(own[i], found[c], half)
-            here = _lines(least, most, bias, live[k], lines[k], mid, rad)
+            here = _lines(least, most, bias, mine_large, live[k], lines[k], mid, rad)
             kept = matrices[k, : here * below].reshape(here, below)
             for c in range(here):
                 kept[c] = matrix[live[k, c]]
                 reads[k, c] = own[live[k, c]]
             counts[k] = below = here
         _last(
-            rows, constant, matrix, bias, hidden, matrices, counts, lines, reads,
-            lower[n], upper[n], starting, buffers, values[n], linear[n], none,
+            rows, constant, large, matrix, bias, hidden, matrices, counts, lines, reads,
+            lower[n], upper[n], starting, buffers, reach, unit, values[n], linear[n], none,
         )  # fmt: skip
         for c in range(starts.shape[0] - 1):
             mine = leaves[starts[c] : starts[c + 1]]
             weight = mixtures[n, starts[c] : starts[c + 1]]
-            mixed[n, c] = _mix(values[n], linear[n], half, mine, weight)
+            mixed[n, c] = _mix(values[n], linear[n], half, mine, unit, weight)
             blame[n, c] = 0.0
             mixture[:] = 0.0
-            one[0] = 0.0
+            one[0] = one_large[0] = 0.0
             for p in range(size):
                 mixed_linear[n, c, p] = 0.0
             for m in range(mine.shape[0]):
                 mixture[0] += weight[m] * rows[mine[m]]
                 one[0] += weight[m] * constant[mine[m]]
+                one_large[0] += weight[m] * large[mine[m]]
                 mixed_linear[n, c] += weight[m] * linear[n, mine[m]]
             if mixed[n, c] > margin:
                 continue
             # The relaxation of the mixture is at least as tight as the mixture of relaxations.
             _last(
-                mixture, one, matrix, bias, hidden, matrices, counts, lines, reads,
-                lower[n], upper[n], starting, buffers, value[:1], pixels, blame[n, c : c + 1],
+                mixture, one, one_large, matrix, bias, hidden, matrices, counts, lines, reads,
+                lower[n], upper[n], starting, buffers, reach, unit, value[:1], pixels,
+                blame[n, c : c + 1],
             )  # fmt: skip
             if value[0] >= mixed[n, c]:
                 mixed[n, c] = value[0]

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from qll.bounds.crown import BoxBounds, Crown, DenseChain
+from qll.bounds.rounding import MOST, Rounding, Sizes
 from qll.kernels import available
 from qll.networks.relu_form import ReluForm
 from qll.verify import clock
@@ -42,6 +43,8 @@ WAIT = 4
 REACH_MORE, REACH_LESS = 1.25, 0.8
 # A box that loses more than half of an input's range is bounded again before it is halved.
 SHRUNK = 0.5
+# A few roundings: of a quotient, a difference and a sum.
+ROUNDED = 2.0**-50
 # An input narrower than this share of its size is not split again.
 LEAST_WIDTH = 1e-13
 
@@ -126,6 +129,8 @@ class Stack:
 
 
 class BoxProver:
+    _rounding: Rounding | None = None
+
     def __init__(
         self, form: ReluForm, *, device: str = "cpu", compiled: bool = True, alone: float = ALONE
     ) -> None:
@@ -145,20 +150,29 @@ class BoxProver:
             return
         if self.dense is not None:
             none = np.zeros((1, self.form.output_size))
-            self.dense.bound(query.lower[None], query.upper[None], none, np.zeros(1))
+            box = query.lower[None], query.upper[None]
+            sizes = self.sizes(query)
+            sizes.interval()
+            self.dense.bound(*box, none, np.zeros(1), sizes=sizes)
         if self.finisher is not None:
             self.finisher.prepare(query)
+
+    def sizes(self, query: Query) -> Sizes:
+        """Of the numbers that are summed over the whole box, by interval arithmetic."""
+        if self._rounding is None or self._rounding.network is not query.network:
+            self._rounding = Rounding(query.network, self.form)
+        return Sizes(self._rounding, query.lower, query.upper, leaves=query.search.leaves)
 
     def prove(self, query: Query, deadline: float, search: Search) -> Outcome:
         if self.finisher is not None:
             self.finisher.keeps = self.keeps
-        with torch.no_grad():
+        with torch.no_grad(), np.errstate(over="ignore", invalid="ignore"):
             return _BoxRun(self, query, deadline, search).execute()
 
 
 class _BoxRun:
     def __init__(self, prover: BoxProver, query: Query, deadline: float, search: Search) -> None:
-        crown = self.crown = prover.crown
+        self.crown = prover.crown
         # The compiled paths read the outputs alone.
         outputs_only = query.search.inputs is None
         self.dense = prover.dense if outputs_only else None
@@ -180,12 +194,21 @@ class _BoxRun:
         self.rows, self.constant = -condition.outputs, -condition.constant
         self.inputs = None if condition.inputs is None else -condition.inputs
         self.conjunctions = _conjunctions(obligations(condition.tree))
-        low, high = crown.interval(
-            crown.tensor(query.lower)[None], crown.tensor(query.upper)[None]
-        )[-1]
-        last = low.abs().maximum(high.abs())[0].cpu().numpy()
-        reach = float((np.abs(self.rows) @ last).max() + np.abs(self.constant).max())
+        self.sizes = prover.sizes(query)
+        low, high = self.sizes.interval()[-1]
+        if self.dense is not None:
+            self.tighten(self.dense)
+        last = np.minimum(np.maximum(np.abs(low), np.abs(high)), MOST)
+        reach = float((np.abs(self.rows) @ last + np.abs(self.constant)).max())
         self.margin = MARGIN * max(1.0, reach)
+
+    def tighten(self, dense: DenseChain) -> None:
+        """Sizes by CROWN over the whole box: interval arithmetic overstates those of deep ones."""
+        rows = np.zeros((1, self.form.output_size))
+        box = self.query.lower[None], self.query.upper[None]
+        found = dense.bound(*box, rows, np.zeros(1), sizes=self.sizes)
+        for k, high in enumerate(dense.by_layer(found.high[0]), start=1):
+            self.sizes.bound(k, high)
 
     @property
     def form(self) -> ReluForm:
@@ -234,10 +257,10 @@ class _BoxRun:
         """CROWN for every conjunction on every box; ``alone``: as if nothing were known."""
         box = (pool.lower, pool.upper, self.rows, self.constant, self.conjunctions)
         if self.dense is None:
-            found = self.crown.bound(*box, inputs=self.inputs)
+            found = self.crown.bound(*box, inputs=self.inputs, sizes=self.sizes)
             return replace(found, low=pool.low, high=pool.high)
         known = None if alone else (pool.low, pool.high)
-        return self.dense.bound(*box, known=known, margin=self.margin)
+        return self.dense.bound(*box, sizes=self.sizes, known=known, margin=self.margin)
 
     def refute(self, pool: Pool) -> tuple[Pool, Array | None]:
         """Boxes that stay open, and a violation met on the way."""
@@ -278,8 +301,10 @@ class _BoxRun:
             # How far an input may go from where the bound is least, the others staying there.
             with np.errstate(divide="ignore", invalid="ignore"):
                 way = (self.margin - value[..., None]) / linear
-            mine_low = np.where(linear < 0, kept.upper[:, None] + way, -np.inf).max(axis=1)
-            mine_high = np.where(linear > 0, kept.lower[:, None] + way, np.inf).min(axis=1)
+            low, high = kept.lower[:, None], kept.upper[:, None]
+            lost = ROUNDED * (np.abs(way) + np.maximum(np.abs(low), np.abs(high)))
+            mine_low = np.where(linear < 0, high + way - lost, -np.inf).max(axis=1)
+            mine_high = np.where(linear > 0, low + way + lost, np.inf).min(axis=1)
             mine_low = np.maximum(mine_low, kept.lower)
             mine_high = np.minimum(mine_high, kept.upper)
             alive = kept.open[:, index] & (mine_low <= mine_high).all(axis=1)
@@ -314,7 +339,7 @@ class _BoxRun:
             sides = pool.low[row], pool.high[row]
             if self.boxes is not None:  # a checker knows nothing of the parents
                 rows = np.zeros((1, self.form.output_size))
-                found = dense.bound(lower[None], upper[None], rows, np.zeros(1))
+                found = dense.bound(lower[None], upper[None], rows, np.zeros(1), sizes=self.sizes)
                 sides = found.low[0], found.high[0]
             outcome = finisher.prove(
                 replace(self.query, lower=lower, upper=upper),

@@ -284,8 +284,7 @@ class _Writer:
         chain, trace = self.chain, outcome.trace
         assert chain is not None  # noqa: S101 - the caller has one
         if self.loose is None:
-            low, high = chain.interval(query.lower, query.upper)
-            self.loose = self._real((low < 0) & (high > 0)).astype(bool)
+            self.loose = self._real(trace.loose).astype(bool)
         by_layer: dict[int, list[tuple[int, int, Node]]] = {}
         for (layer, neuron, sign), node in sorted(
             trace.tightened.items(), key=lambda item: item[0]

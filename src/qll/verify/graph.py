@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from qll.bounds.chain import Chain, Node
 from qll.bounds.crown import Crown
 from qll.bounds.dual import Domains, Multipliers, Rates
+from qll.bounds.rounding import Sizes, proved
 from qll.networks.relu_form import ReluForm
 from qll.verify.condition import Array
 from qll.verify.proof import Effort
@@ -57,20 +58,25 @@ class Layout:
     def spread(self, layer: int, values: Any, fill: float = 0.0) -> Array:
         return np.asarray(values, dtype=np.float64)
 
-    def interval(
-        self, lower: Array, upper: Array, stop: Callable[[], bool] | None = None
-    ) -> tuple[Array, Array]:
+    def interval(self, sizes: Sizes, stop: Callable[[], bool] | None = None) -> tuple[Array, Array]:
         """CROWN at once: there is no cheaper stage on this path."""
         with torch.no_grad():
-            boxes = self.crown.pre_activations(
-                self.crown.tensor(lower)[None], self.crown.tensor(upper)[None], stop=stop
-            )
+            boxes = self.crown.root(sizes, stop)
         if not boxes.low:
             return np.zeros(0), np.zeros(0)
         return torch.cat(boxes.low, 1)[0].cpu().numpy(), torch.cat(boxes.high, 1)[0].cpu().numpy()
 
+    def sizes(self, sizes: Sizes) -> Array:
+        return np.concatenate([*sizes.hidden(), np.zeros(0)])
+
     def node(
-        self, low: Array, high: Array, objective: Array, offset: Array, label: int = 0
+        self,
+        low: Array,
+        high: Array,
+        objective: Array,
+        offset: Array,
+        size: Array,
+        label: int = 0,
     ) -> Node:
         return Node(
             low=low,
@@ -82,6 +88,7 @@ class Layout:
             beta=np.zeros(self.neurons, dtype=np.float32),
             weight=np.ones(len(offset), dtype=np.float32),
             delta=np.zeros(self.crown.copies, dtype=np.float32),
+            size=size,
             label=label,
         )
 
@@ -143,6 +150,7 @@ class GraphProver(ChainProver):
             rows[..., :outputs],
             tensor(np.stack([padded(n.offset) for n in nodes])),
             rows[..., outputs:] if rows.shape[-1] > outputs else None,
+            tensor(np.stack([padded(n.size) for n in nodes])),
         )
         multipliers = Multipliers(
             stack("alpha"),
@@ -190,14 +198,16 @@ class GraphProver(ChainProver):
                 if node.bound < old[0]:
                     node.bound, node.alpha, node.beta, node.weight, node.delta = old
 
-    def evaluate(self, nodes: Sequence[Node], query: Query, *, chain: Chain | None = None) -> Array:
+    def evaluate(self, run: Root, nodes: Sequence[Node], *, chain: Chain | None = None) -> Array:
         values: list[Array] = []
         with torch.no_grad():
+            allowance = self.bounds.allowance(run.sizes)
             for start in range(0, len(nodes), BATCH):
-                domains, multipliers = self._batch(nodes[start : start + BATCH], query)
+                domains, multipliers = self._batch(nodes[start : start + BATCH], run.query)
                 allowed = self.bounds.project(multipliers, domains)
-                values.append(self.bounds(domains, allowed).value.cpu().numpy())
-        return np.concatenate(values)
+                found = self.bounds(domains, allowed, allowance=allowance)
+                values.append(found.value.cpu().numpy())
+        return proved(np.concatenate(values))
 
 
 def _flat(parts: list[torch.Tensor], row: int) -> NDArray[np.float32]:
@@ -211,7 +221,7 @@ class _GraphRun(_Run):
 
     def first_bounds(self) -> tuple[Array, Array]:
         layout: Layout = self.prover.chain  # type: ignore[assignment]
-        return layout.interval(self.query.lower, self.query.upper, self.out_of_time)
+        return layout.interval(self.sizes, self.out_of_time)
 
     def tighten_root(self, steps: int) -> None:
         return None

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 
 from qll.bounds.chain import Node
 from qll.verify.condition import Array, Obligation
@@ -40,13 +41,14 @@ class Trail:
 @dataclass(eq=False)
 class Trace:
     """What a certificate needs besides the leaves: domains found empty, obligations, which of them
-    were taken apart (waiting disjunction, labels of its parts), and bounds proved at the root by
-    layer, neuron and sign."""
+    were taken apart (waiting disjunction, labels of its parts), bounds proved at the root by layer,
+    neuron and sign, and which neurons interval arithmetic leaves open."""
 
     known: list[Obligation] = field(default_factory=list)
     cases: dict[int, tuple[int, list[int]]] = field(default_factory=dict)
     empty: list[Node] = field(default_factory=list)
     tightened: dict[tuple[int, int, int], Node] = field(default_factory=dict)
+    loose: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, dtype=np.bool_))
     boxes: Boxes | None = None
 
 

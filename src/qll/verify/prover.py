@@ -15,13 +15,14 @@ import numpy as np
 
 from qll.bounds.chain import Chain, DualLanes, Node, evaluate
 from qll.bounds.dual import Rates
+from qll.bounds.rounding import Rounding
 from qll.errors import InputError
 from qll.networks.relu_form import ReluForm
 from qll.verify import clock
 from qll.verify.condition import Array
 from qll.verify.proof import Effort, Outcome, Search, Trail
 from qll.verify.query import Query
-from qll.verify.root import MARGIN, SINGLE_MARGIN, Root
+from qll.verify.root import SINGLE_MARGIN, Root
 from qll.verify.verdict import Reason
 
 # Smaller steps for multipliers that were inherited: Adam's first steps are of full size.
@@ -35,6 +36,8 @@ CLIMB_START = 0.15
 
 class ChainProver:
     """Bounds and branch and bound for one network; one query at a time."""
+
+    _rounding: Rounding | None = None
 
     def __init__(self, form: ReluForm, effort: Effort | None = None) -> None:
         from qll.kernels.simd import LANES, TILE
@@ -96,16 +99,25 @@ class ChainProver:
         """Multipliers that tie the copies of the inputs."""
         return self.chain.groups.copies
 
-    def evaluate(self, nodes: Sequence[Node], query: Query, *, chain: Chain | None = None) -> Array:
-        """The float64 bounds of the nodes' multipliers."""
-        return evaluate(self.chain if chain is None else chain, nodes, query.lower, query.upper)
+    def rounding(self, query: Query) -> Rounding:
+        """Of the query's network; queries of one prover share it."""
+        if self._rounding is None or self._rounding.network is not query.network:
+            self._rounding = Rounding(query.network, self.form)
+        return self._rounding
+
+    def evaluate(self, run: Root, nodes: Sequence[Node], *, chain: Chain | None = None) -> Array:
+        """The rigorous bounds of the nodes' multipliers."""
+        return evaluate(self.chain if chain is None else chain, nodes, run.sizes, run.neurons)
 
     def prepare(self, query: Query) -> None:
         """Load the kernels, or compile them: seconds, once on a machine."""
-        run = self.run_type(self, query, np.inf, _no_search)
-        node = self.chain.node(run.low, run.high, run.rows[:1], run.offsets[:1])
-        self.ascend(run, [node], 0)
-        self.evaluate([node], query)
+        with np.errstate(over="ignore", invalid="ignore"):
+            run = self.run_type(self, query, np.inf, _no_search)
+            node = self.chain.node(
+                run.low, run.high, run.rows[:1], run.offsets[:1], run.objective_sizes[:1]
+            )
+            self.ascend(run, [node], 0)
+            self.evaluate(run, [node])
 
     def objectives(self, query: Query) -> tuple[Array, Array]:
         """Every leaf of the condition as an objective ``g = -leaf`` (a violation needs g < 0): rows
@@ -135,14 +147,13 @@ class ChainProver:
         """Decide the query by ``deadline`` (of `qll.verify.clock`) if possible, with at most
         ``most_nodes``, and without splits if the root's bound is short of a proof by more than
         ``most_short``; ``known`` are bounds of the hidden layers to start from."""
-        run = self.run_type(self, query, deadline, search)
-        run.most_nodes, run.most_short = most_nodes, most_short
-        if known is not None:
-            for k in range(self.hidden):
-                part = self.chain.part(k)
-                run.low[part] = np.maximum(run.low[part], self.chain.spread(k, known[0][k], -1.0))
-                run.high[part] = np.minimum(run.high[part], self.chain.spread(k, known[1][k], -1.0))
-        return run.execute()
+        # Numbers beyond float32 become infinities, and those no bound.
+        with np.errstate(over="ignore", invalid="ignore"):
+            run = self.run_type(self, query, deadline, search)
+            run.most_nodes, run.most_short = most_nodes, most_short
+            if known is not None:
+                run.learn(*known)
+            return run.execute()
 
 
 class _Run(Root):
@@ -263,7 +274,7 @@ class _Run(Root):
         self.prover.ascend(self, flat, self.effort.strong, target=SINGLE_MARGIN * self.scale)
         hopeful = [n for n in flat if n.bound > 0]
         if hopeful:
-            bounds = self.prover.evaluate(hopeful, self.query)
+            bounds = self.prover.evaluate(self, hopeful)
             for n, bound in zip(hopeful, bounds, strict=True):
                 n.bound = float(bound)
         best = [-np.inf] * len(nodes)
@@ -304,26 +315,25 @@ class _Run(Root):
                         low=low, high=high, sign=node.sign, objective=objective,
                         offset=np.zeros(1), alpha=node.alpha, beta=np.zeros_like(node.beta),
                         weight=np.ones(1, dtype=np.float32), delta=np.zeros_like(node.delta),
-                        depth=sign, label=at,
+                        size=self.neurons[at][None], depth=sign, label=at,
                     )
                 )  # fmt: skip
         if not problems:
             return
         self.prover.ascend(self, problems, self.effort.retighten)
-        bounds = self.prover.evaluate(problems, self.query)
+        bounds = self.prover.evaluate(self, problems)
         low, high = node.low.copy(), node.high.copy()
         for problem, bound in zip(problems, bounds, strict=True):
-            slack = MARGIN * max(1.0, abs(bound))
             if problem.depth > 0:
-                low[problem.label] = max(low[problem.label], bound - slack)
+                low[problem.label] = max(low[problem.label], bound)
             else:
-                high[problem.label] = min(high[problem.label], -bound + slack)
+                high[problem.label] = min(high[problem.label], -bound)
         node.low, node.high = low, high
         node.trail = Trail(node.trail, tightened=tuple(problems))
 
     def settle(self, nodes: list[Node]) -> list[Node]:
         """Domains in which every neuron is fixed: what is left is a linear programme."""
-        still = self.refute(nodes, 4 * self.effort.root)
+        still = self.refute(nodes, 4 * self.effort.root, every=True)
         for node in still:
             points = None if node.minimiser is None else node.minimiser.astype(np.float64)[None]
             found = (

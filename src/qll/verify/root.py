@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from qll.bounds.chain import Node
+from qll.bounds.rounding import Sizes
 from qll.verify import clock
 from qll.verify.condition import Array, Obligation, obligations
 from qll.verify.proof import Outcome, Search
@@ -17,7 +19,8 @@ from qll.verify.verdict import Reason
 if TYPE_CHECKING:
     from qll.verify.prover import ChainProver
 
-# A float64 bound counts only above this share of the size of the numbers that were summed.
+# Bounds are rigorous (`qll.bounds.rounding`). A domain is closed above this share of the outputs'
+# range all the same, to leave the checker, which rounds in its own way, room to confirm it.
 MARGIN = 1e-9
 # The float32 ascent stops above this share: its rounding, so that float64 will mostly agree.
 SINGLE_MARGIN = 2e-5
@@ -41,11 +44,16 @@ class Root:
         self.chain = prover.chain
         mid, rad = (query.lower + query.upper) / 2, (query.upper - query.lower) / 2
         self.box = (mid.astype(np.float32), rad.astype(np.float32))
+        self.sizes = Sizes(
+            prover.rounding(query), query.lower, query.upper, leaves=query.search.leaves
+        )
         self.low, self.high = self.first_bounds()
         self.outcome = Outcome()
+        self.outcome.trace.loose = (self.low < 0) & (self.high > 0)
         # Per hidden layer, the problem of each neuron's bound: (neuron, +1 lower or -1 upper).
         self.tightened: dict[int, dict[tuple[int, int], Node]] = {}
         self.rows, self.offsets = prover.objectives(query)
+        self.measure()
         magnitude = abs(self.rows).sum(axis=1)
         reach = np.maximum(np.abs(self.low), np.abs(self.high))[
             self.chain.part(self.chain.layers - 1)
@@ -58,7 +66,22 @@ class Root:
         self.most_kept = max(64, MOST_BYTES // each)
 
     def first_bounds(self) -> tuple[Array, Array]:
-        return self.chain.interval(self.query.lower, self.query.upper)
+        return self.chain.interval(self.sizes)
+
+    def measure(self) -> None:
+        """Sizes of the neurons and of the objectives, from the bounds that are known."""
+        condition = self.query.search
+        self.neurons = self.chain.sizes(self.sizes)
+        self.objective_sizes = self.sizes.objectives(
+            condition.outputs, condition.constant, condition.inputs
+        )
+
+    def learn(self, low: Sequence[Array], high: Sequence[Array]) -> None:
+        """Bounds of the hidden layers that somebody else has proved."""
+        for k in range(self.prover.hidden):
+            part = self.chain.part(k)
+            self.low[part] = np.maximum(self.low[part], self.chain.spread(k, low[k], -1.0))
+            self.high[part] = np.minimum(self.high[part], self.chain.spread(k, high[k], -1.0))
 
     def out_of_time(self) -> bool:
         return clock.now() > self.deadline
@@ -74,6 +97,7 @@ class Root:
             self.tighten_root(self.effort.tighten)
             for node in nodes:
                 node.low, node.high = self.low, self.high
+                node.size = self.objective_sizes[list(self.known[node.label].leaves)]
             nodes = self.refute(nodes, self.effort.root)
         nodes = self.expand(nodes)
         if not nodes:
@@ -94,7 +118,12 @@ class Root:
     def node_of(self, label: int) -> Node:
         leaves = list(self.known[label].leaves)
         return self.chain.node(
-            self.low, self.high, self.rows[leaves], self.offsets[leaves], label=label
+            self.low,
+            self.high,
+            self.rows[leaves],
+            self.offsets[leaves],
+            self.objective_sizes[leaves],
+            label=label,
         )
 
     def expand(self, nodes: list[Node]) -> list[Node]:
@@ -137,10 +166,12 @@ class Root:
                     if node is None:
                         objective, offset = sign * rows[i][None], np.array([sign * bias[i]])
                         node = below.node(
-                            self.low[:count], self.high[:count], objective, offset, label=i
-                        )
+                            self.low[:count], self.high[:count], objective, offset,
+                            np.zeros(1), label=i,
+                        )  # fmt: skip
                         node.depth = sign
                         known[(i, sign)] = node
+                    node.size = self.neurons[part.start + i][None]
                     node.low, node.high = self.low[:count], self.high[:count]
                     open_.append(node)
             if not open_:
@@ -151,17 +182,17 @@ class Root:
                     return
                 some = open_[start : start + self.prover.lanes]
                 self.prover.ascend(self, some, steps, chain=below)
-                for node, bound in zip(
-                    some, self.prover.evaluate(some, self.query, chain=below), strict=True
-                ):
+                bounds = self.prover.evaluate(self, some, chain=below)
+                for node, bound in zip(some, bounds, strict=True):
                     self.note_tightened(k, node, float(bound))
                     at = part.start + node.label
-                    slack = MARGIN * max(1.0, abs(bound))
                     if node.depth > 0:
-                        low[at] = max(low[at], bound - slack)
+                        low[at] = max(low[at], bound)
                     else:
-                        high[at] = min(high[at], -bound + slack)
+                        high[at] = min(high[at], -bound)
             self.low, self.high = low, high
+            self.sizes.bound(k + 1, full.gather(k, high))
+            self.measure()
 
     def note_tightened(self, layer: int, node: Node, bound: float) -> None:
         node.bound = bound
@@ -170,8 +201,9 @@ class Root:
         if best is None or best.bound < bound:
             self.outcome.trace.tightened[key] = replace(node)
 
-    def refute(self, nodes: list[Node], steps: int) -> list[Node]:
-        """Ascend and return what stays open; a bound counts only in float64."""
+    def refute(self, nodes: list[Node], steps: int, *, every: bool = False) -> list[Node]:
+        """Ascend and return what stays open; a bound counts only in float64, where those are
+        looked at that are positive in float32, or ``every`` one."""
         open_ = []
         live = [node for node in nodes if not node.is_empty]
         self.outcome.nodes += len(nodes)
@@ -180,9 +212,9 @@ class Root:
             return []
         target = SINGLE_MARGIN * self.scale
         self.prover.ascend(self, live, steps, target=target)
-        hopeful = [n for n in live if n.bound > 0]
+        hopeful = [n for n in live if every or n.bound > 0]
         if hopeful:
-            bounds = self.prover.evaluate(hopeful, self.query)
+            bounds = self.prover.evaluate(self, hopeful)
             for node, bound in zip(hopeful, bounds, strict=True):
                 node.bound = float(bound)
         for node in live:

@@ -30,12 +30,11 @@ class Reason(StrEnum):
     UNCONFIRMED = "not confirmed"
 
 
-# Claims that every 'verified' of the float64 engine is weakened by.
-FLOAT_MARGIN_NOTE = (
-    "bounds computed in float64 on the folded network and accepted above a relative margin of "
-    "{margin:g}, not by rigorous rounding"
+# What every 'verified' of our own provers rests on.
+PROVER_NOTE = (
+    "bounds computed in float64, less what rounding can have added to them; not checked by the "
+    "independent checker"
 )
-
 VACUOUS_NOTE = "holds whatever the network computes: the data point makes the premise false"
 
 

@@ -21,8 +21,7 @@ from qll.verify.pattern import climb
 from qll.verify.proof import Outcome
 from qll.verify.prover import ChainProver
 from qll.verify.query import Query
-from qll.verify.root import MARGIN
-from qll.verify.verdict import FLOAT_MARGIN_NOTE, Reason, Status, Verdict
+from qll.verify.verdict import PROVER_NOTE, Reason, Status, Verdict
 
 Prover: TypeAlias = ChainProver | BoxProver
 
@@ -169,7 +168,7 @@ def _as_verdict(outcome: Outcome, ties: list[Judgement]) -> Verdict:
             outcome.stage,
             bound=float(outcome.least),
             nodes=outcome.nodes,
-            notes=(FLOAT_MARGIN_NOTE.format(margin=MARGIN),),
+            notes=(PROVER_NOTE,),
         )
     if ties:
         return Verdict(
