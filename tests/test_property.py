@@ -13,7 +13,6 @@ from torch.nn.functional import cross_entropy
 import qll
 from qll.errors import FormulaError, InputError, LogicError
 from qll.formula import rewrite
-from qll.formula.parse import parse_specification
 
 ROBUST = "forall c in outputs: label(c) -o forall i in outputs{}: y[c] >= y[i]"
 
@@ -369,7 +368,9 @@ def test_immutable_and_rebuilt_by_its_repr() -> None:
         prop.outputs = 3  # type: ignore[misc]
     assert prop == qll.load("classification-robustness", epsilon=0.3)
     assert repr(prop) == prop.show().rstrip("\n")
-    assert qll.parse(repr(prop)).specification == parse_specification(prop.show())
+    again = qll.parse(repr(prop))
+    assert again.value_of("epsilon") == 0.3 and again.formula == prop.formula
+    assert repr(again) == repr(prop)
     assert "Quantified" not in repr(prop) and "forall c in outputs" in repr(prop)
 
 

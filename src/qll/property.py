@@ -250,7 +250,7 @@ class Property:
     ) -> Tensor:
         """A sound, differentiable upper bound of the loss over each sample's region.
 
-        ``bounds`` come from ``qll.bounds.module_bounds(model, region)``. With the Boolean logic's
+        ``bounds`` come from ``qll.bounds(prop, model, x)``. With the Boolean logic's
         value (or QLL's plus its slack) at most 0, the region is certified.
         """
         record = read_logic(logic)

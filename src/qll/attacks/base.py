@@ -32,9 +32,9 @@ ATTACKS: Registry[type[Attack]] = Registry("attack", "qll.attacks")
 class AttackResult:
     """The worst point found for each sample, as judged on the network itself.
 
-    ``margins`` is positive where the point satisfies the property, negative where it violates it;
-    ``falsified`` marks samples whose point lies in the region and violates. The others are *not
-    falsified*: nothing is proved of them.
+    ``outputs`` are the network's there. ``margins`` is positive where the point satisfies the
+    property, negative where it violates it; ``falsified`` marks samples whose point lies in the
+    region and violates. The others are *not falsified*: nothing is proved of them.
     """
 
     points: Points
@@ -42,6 +42,7 @@ class AttackResult:
     losses: Tensor
     inside: Tensor
     falsified: Tensor
+    outputs: Tensor
 
     @property
     def x(self) -> Tensor:
@@ -124,7 +125,7 @@ class Attack(ABC):
             losses = prop.loss(y, labels=labels, logic=logic, **both[0])
             margins = judge.margin(y, labels=labels, **both[1])
             inside = region.contains(points)
-        return AttackResult(points, margins, losses, inside, inside & (margins < 0))
+        return AttackResult(points, margins, losses, inside, inside & (margins < 0), y)
 
     def spec(self) -> str:
         """The text that ``attack`` reads back to this record."""

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from qll.cli.options import parse_settings
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from torch import Tensor
 
-    from qll.attacks import Attack
-    from qll.networks import Network
-    from qll.property import Property
+    from qll.attacks import AttackResult
 
 _PICTURES = 16
 
@@ -47,7 +45,7 @@ def attack(
     Example: qll attack not-both --network net.onnx --data dice-rendered --out found
     """
     from qll.attacks import attack as read_attack
-    from qll.attacks.folded import folded_module
+    from qll.attacks.shipped import attack_shipped
     from qll.data import load as load_data
     from qll.networks import load as load_network
     from qll.properties import load
@@ -56,18 +54,15 @@ def attack(
     handle = load_network(network, mean=mean, std=std)
     given = load(prop, outputs=handle.output_size).with_parameters(**parse_settings(settings))
     x, labels = images.test.batch(slice(0, count or None))
-    _check_fits(handle, tuple(x.shape[1:]), network)
-    found = _search(
-        folded_module(handle.relu_form), handle, given, x, labels, read_attack(method), logic, seed
-    )
+    found = attack_shipped(read_attack(method), handle, given, x, labels, logic=logic, seed=seed)
     if out is not None:
         _keep(out, x, labels, found)
-    falsified = int(found["falsified"].sum())
+    falsified = int(found.falsified.sum())
     summary = {
         "attacked": len(x),
         "falsified": falsified,
         "not_falsified": len(x) - falsified,
-        "worst_margin": float(found["margins"].min()) if len(x) else None,
+        "worst_margin": float(found.margins.min()) if len(x) else None,
         "out": None if out is None else str(out),
     }
     if as_json:
@@ -78,59 +73,14 @@ def attack(
         typer.echo(f"counterexamples: {out}")
 
 
-def _search(
-    model: nn.Module,
-    network: Network,
-    prop: Property,
-    x: Tensor,
-    labels: Tensor,
-    attack: Attack,
-    logic: str,
-    seed: int,
-) -> dict[str, Any]:
-    """Points from the folded network, judged as ONNX Runtime runs the file."""
-    import torch
-
-    from qll.attacks.problem import other_points
-    from qll.regions import Region
-
-    region = Region.of(prop, x)
-    points = attack.find(model, prop, x, labels, logic=logic, region=region, seed=seed)
-
-    class Runtime(torch.nn.Module):
-        def forward(self, batch: Tensor) -> Tensor:
-            return torch.from_numpy(network.runtime(batch.numpy()))
-
-    real = Runtime()
-    y0 = real(x) if "y0" in prop.sources else None
-    others = other_points(real, prop, points, x0=x, y0=y0)
-    y = real(points["x"])
-    margins = prop.margin(y, labels=labels, **{k: t.to(y.dtype) for k, t in others.items()})
-    inside = region.contains(points)
-    return {"points": points, "margins": margins, "falsified": inside & (margins < 0), "y": y}
-
-
-def _check_fits(network: Network, shape: tuple[int, ...], path: Path) -> None:
-    from qll.errors import NetworkError
-
-    if tuple(network.input_shape) != shape:
-        raise NetworkError(
-            "the network does not take these images",
-            where=str(path),
-            expected=f"inputs of shape {shape}",
-            found=str(tuple(network.input_shape)),
-            fix="choose the data set that the network was trained on",
-        )
-
-
-def _keep(out: Path, x: Tensor, labels: Tensor, found: dict[str, Any]) -> None:
+def _keep(out: Path, x: Tensor, labels: Tensor, found: AttackResult) -> None:
     import numpy as np
 
     from qll.data.pictures import save_comparison
     from qll.errors import MissingExtra
     from qll.files import write_arrays, write_error
 
-    rows = np.flatnonzero(found["falsified"].numpy())
+    rows = np.flatnonzero(found.falsified.numpy())
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -139,20 +89,20 @@ def _keep(out: Path, x: Tensor, labels: Tensor, found: dict[str, Any]) -> None:
         "index": rows,
         "clean": x.numpy()[rows],
         "labels": labels.numpy()[rows],
-        "outputs": found["y"].numpy()[rows],
-        "margin": found["margins"].numpy()[rows],
-        **{f"attacked_{name}": t.numpy()[rows] for name, t in found["points"].items()},
+        "outputs": found.outputs.numpy()[rows],
+        "margin": found.margins.numpy()[rows],
+        **{f"attacked_{name}": t.numpy()[rows] for name, t in found.points.items()},
     }
     write_arrays(out / "counterexamples.npz", arrays)
     shown = rows[:_PICTURES]
     if not len(shown) or x.dim() != 4 or x.shape[1] not in (1, 3):
         return
-    captions = [f"image {row}, margin {found['margins'][row]:.3g}" for row in shown.tolist()]
+    captions = [f"image {row}, margin {found.margins[row]:.3g}" for row in shown.tolist()]
     try:
         save_comparison(
             out / "counterexamples.png",
             x.numpy()[shown],
-            found["points"]["x"].numpy()[shown],
+            found.x.numpy()[shown],
             captions=captions,
         )
     except MissingExtra:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from qll.cli.records import record
+from qll.records import record
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -86,6 +86,7 @@ def cycle(
     config = record(
         CycleConfig,
         {"asked": "count"},
+        "--",
         train=train,
         target=target,
         budget=seconds_of(budget),
@@ -213,6 +214,8 @@ def _repair(
     handle = load_network(network)
     config = record(
         Repair,
+        None,
+        "--",
         budget=seconds_of(budget),
         timeout=300.0 if timeout is None else timeout,
         decision=choice(decision, "repair", "decision", ("max", "min")),

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from qll.cli.train import figures, remarks
-
-if TYPE_CHECKING:
-    from qll.metrics import Satisfaction
-    from qll.training.loop import Trainer
 
 
 def evaluate(
@@ -34,48 +30,19 @@ def evaluate(
 
     Example: qll evaluate runs/dice
     """
-    from qll.errors import InputError
-    from qll.training.loop import open_run
+    import os
 
-    trainer = open_run(run)
-    splits = ["test", "validation"] if len(trainer.validation_rows) else ["test"]
-    if split not in splits:
-        raise InputError(
-            f"this run has no images called '{split}'",
-            where=str(run),
-            expected=" or ".join(splits),
-            found=f"'{split}'",
-            fix="leave --split out",
-        )
-    found = trainer.evaluate(split, csat=_satisfaction(trainer, split, prove, timeout, jobs))
-    if split == "test" and trainer.folder is not None:
-        with trainer.folder.locked():
-            trainer.folder.save_evaluation(found)
+    from qll.training.run import RunFolder
+    from qll.verbs import evaluate as run_evaluation
+
+    workers = jobs or os.cpu_count() or 1
+    found = run_evaluation(run, split=split, prove=prove, timeout=timeout, jobs=workers)
     values = found.to_json()
     if as_json:
         typer.echo(json.dumps(values))
         return
-    for line in [*figures(values), *remarks(trainer.config)]:
+    for line in [*figures(values), *remarks(RunFolder.open(run).config())]:
         typer.echo(line)
-
-
-def _satisfaction(
-    trainer: Trainer, split: str, count: int, timeout: float, jobs: int
-) -> Satisfaction | None:
-    """The verifier on the images that the paper's was asked about, where those are known."""
-    import os
-
-    from qll.metrics import constraint_satisfaction
-
-    declared = {p.name for p in trainer.judged.specification.parameters}
-    if count <= 0 or "epsilon" not in declared:
-        return None
-    images = trainer.data.train if split == "validation" else trainer.data.test
-    rows = trainer.validation_rows if split == "validation" else trainer.data.published
-    chosen = slice(0, count) if rows is None or count > len(rows) else rows[:count]
-    x, labels = images.batch(chosen)
-    workers = jobs or os.cpu_count() or 1
-    return constraint_satisfaction(trainer.judged, x, labels, timeout=timeout, jobs=workers)
 
 
 def register(app: typer.Typer) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from qll.cli.records import record
+from qll.records import record
 
 if TYPE_CHECKING:
     from qll.tuning import Point
@@ -51,6 +51,8 @@ def tune(
     options = {"epochs": epochs, "validation": validation, "data_dir": data_dir}
     config = record(
         TuneConfig,
+        None,
+        "--",
         property=prop,
         data=data,
         options={k: v for k, v in options.items() if v is not None},

@@ -195,8 +195,14 @@ class Problem:
         finished = []
         for i, query, verdict in zip(indices, queries, verdicts, strict=True):
             named = replace(verdict, notes=(*verdict.notes, *notes)) if notes else verdict
-            finished.append(self._finish(i, query, named))
+            finished.append(self._shaped(self._finish(i, query, named)))
         return finished
+
+    def _shaped(self, verdict: Verdict) -> Verdict:
+        """Provers work on flat vectors; whoever asked gave points of another shape."""
+        if verdict.witness is None:
+            return verdict
+        return replace(verdict, witness=verdict.witness.reshape(self.points.shape[1:]))
 
     def _finish(self, index: int, query: Query, verdict: Verdict) -> Verdict:
         """Certificates, if they were asked for; the proof itself stays in this process."""
@@ -320,9 +326,10 @@ def verify(
 ) -> list[Verdict]:
     """Prove or refute ``prop`` around every row of ``x`` (raw inputs), for an ONNX file or module.
 
-    ``timeout`` is in seconds for each query. ``mean``/``std`` are for networks that take
-    normalised input. ``certified`` believes only what the independent checker confirms;
-    ``certificates`` names a folder to keep the evidence in.
+    One `Verdict` for each row: ``verified``, ``falsified`` with a ``witness`` of the row's shape,
+    or ``unknown`` with a reason. ``timeout`` is in seconds for each query. ``mean``/``std`` are for
+    networks that take normalised input. ``certified`` believes only what the independent checker
+    confirms; ``certificates`` names a folder to keep the evidence in.
     """
     if timeout <= 0:
         raise InputError(

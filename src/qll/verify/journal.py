@@ -111,7 +111,7 @@ class Journal:
     def add(self, index: int, verdict: Verdict) -> None:
         row = {"point": index, **verdict.as_json()}
         if verdict.witness is not None:
-            row["witness"] = [float(v) for v in verdict.witness]
+            row["witness"] = [float(v) for v in verdict.witness.reshape(-1)]
         self.known[index] = row
         self._line(row)
 
