@@ -8,16 +8,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from audit_cases import hashes
 from torch import nn
 
 import qll
 from qll.audit import audit
+from qll.audit.layout import unpack
 from qll.errors import QllError
 from qll.formula import differ, every, forall, index_set, indices, label, x, x0, y
 from qll.formula.build import ball
 from qll.formula.nodes import NameDeclaration, Specification
 from qll.formula.parse import parse_specification
+from qll.formula.rewrite import Shape
 from qll.formula.show import show_specification
+from qll.verify.certificate import pack
 
 NAMED = """\
 # A heavier cat is never taken for a bird.
@@ -158,22 +162,28 @@ def test_a_rule_with_names_is_proved_and_certified(tmp_path: Path) -> None:
 
 
 def test_the_checker_refuses_names_that_are_moved(tmp_path: Path) -> None:
-    """The claim is read from the text: with two outputs exchanged it is another one."""
-    from qll.audit.claim import unpack
-    from qll.verify.certificate import pack
-
-    points = np.array([[1.0, 0.5]])
-    qll.verify(qll.parse(NAMED), network(), points, [0], certificates=tmp_path, timeout=10.0)
+    """The claim is read from the text: with two outputs exchanged it is another one, and false."""
+    rule = """
+    outputs cat, "big dog", bird
+    inputs weight, age
+    forall x in ball(x0, 0.25): y["cat"] >= y["bird"]
+    """
+    point = np.array([1.0, 0.5])
+    (verdict,) = qll.verify(qll.parse(rule), network(), point[None], certificates=tmp_path)
+    assert verdict.status == "verified"
     (file,), (stored,) = tmp_path.glob("*.qllcert"), tmp_path.glob("*.onnx")
     header, arrays = unpack(file.read_bytes())
-    header.pop("arrays")
-    for old, new in (('outputs cat, "big dog", bird', 'outputs bird, "big dog", cat'),
-                     ("inputs weight, age", "inputs age, weight"),
-                     ("inputs weight, age", "inputs weight"),
-                     ("inputs weight, age", "inputs weight, age, year")):  # fmt: skip
-        assert old in header["text"]
-        moved = {**header, "text": header["text"].replace(old, new)}
-        assert not audit(pack(moved, dict(arrays)), stored.read_bytes()).confirmed
+    assert audit(pack(header, arrays), stored.read_bytes()).confirmed
+    names = 'outputs cat, "big dog", bird'
+    assert names in header.text
+    moved = header.text.replace(names, 'outputs bird, "big dog", cat')
+    restated = hashes(moved, None, Shape(3, (2,)), point - 0.25, point + 0.25)
+    answer = audit(pack(replace(header, text=moved, **restated), arrays), stored.read_bytes())
+    assert not answer.confirmed and "not proved" in answer.reason
+    for wrong in ("inputs weight", "inputs weight, age, year"):
+        text = header.text.replace("inputs weight, age", wrong)
+        answer = audit(pack(replace(header, text=text), arrays), stored.read_bytes())
+        assert not answer.confirmed and "another number of inputs" in answer.reason
 
 
 def test_a_network_of_another_size_is_named(tmp_path: Path) -> None:

@@ -104,6 +104,7 @@ class Grounder:
         self._labels: frozenset[int] | None = None
         self._nodes = 0
         self._quantities: dict[tuple[str, tuple[int, ...]], Affine] = {}
+        self._literals: dict[int, tuple[tuple[int, ...], ...]] = {}  # sets without their names
 
     def ground(self, labels: Iterable[int] | None = None) -> Formula:
         """The ground formula for a point with these true labels (None: the formula has none)."""
@@ -311,9 +312,12 @@ class Grounder:
 
     def _items(self, domain: IndexSet) -> tuple[tuple[int, ...], ...]:
         if domain.name is None:
-            if not (self.names.outputs or self.names.inputs):
-                return domain.items  # type: ignore[return-value]  # integers: check saw to it
-            return tuple(tuple(self._member(m, domain.span) for m in item) for item in domain.items)
+            if id(domain) not in self._literals:  # the specification keeps it alive
+                self._literals[id(domain)] = tuple(
+                    tuple(self._member(member, domain.span) for member in item)
+                    for item in domain.items
+                )
+            return self._literals[id(domain)]
         if domain.name in self.sets:
             return self._items(self.sets[domain.name])
         if domain.name == "outputs":
