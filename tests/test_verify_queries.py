@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 import torch
-from verify_cases import FormNetwork, chain, random_condition, random_network, worst_value
+from verify_cases import FormNetwork, chain, random_condition, random_network
 
 from qll.errors import FormulaError, InputError
 from qll.formula.hard import Max, Min, affine
@@ -239,24 +239,6 @@ def test_bad_vnnlib_is_named(text: str) -> None:
     with pytest.raises(InputError) as caught:
         parse_vnnlib(text)
     assert_three_parts(caught.value)
-
-
-def test_marabou_agrees_on_tiny_networks() -> None:
-    pytest.importorskip("maraboupy")
-    decided = 0
-    for seed in range(2000, 2012):
-        rng = np.random.default_rng(seed)
-        network = random_network(rng)
-        inputs = network.relu_form.input_size
-        query = Query(
-            network, -np.ones(inputs), np.ones(inputs), random_condition(rng, 3, inputs, 1)
-        )
-        ours = BACKENDS["bab"]().decide([query], Budget())[0]
-        theirs = BACKENDS["marabou"]().decide([query], Budget())[0]
-        worst = worst_value(query)
-        assert not ours.contradicts(theirs), (seed, worst)
-        decided += theirs.decided
-    assert decided >= 8
 
 
 def test_the_reference_agrees_and_says_who_it_is() -> None:
