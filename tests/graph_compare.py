@@ -14,6 +14,9 @@ import onnx
 from graph_runtime import NO_KERNEL, Answer, Runtime
 from onnx import TensorProto, numpy_helper
 
+from qll.audit.bounds import Bounder
+from qll.audit.exact import ONE
+from qll.audit.network import Network as CheckedNetwork
 from qll.audit.network import NotConfirmed, read_network
 from qll.errors import QllError
 from qll.networks import Network, load
@@ -78,11 +81,16 @@ def reader_difference(case: Case) -> tuple[bool, str | None]:
 
 def _other_values(network: Network, theirs: Answer) -> str | None:
     scale = _largest(network, theirs.points)
+    if not scale <= HUGE:
+        return None
     ours = network.program.forward(theirs.points)
     folded = network.relu_form.forward(theirs.points)
     if not np.allclose(ours, folded, rtol=0, atol=1e-9 * (1 + scale)):
         return f"folded {folded.tolist()} instead of {ours.tolist()}"
-    exact = [float(v) for v in network.evaluate_exact(theirs.points[0])]
+    low, high = network.enclose(theirs.points[0])
+    exact = [float(v) for v in (low + high) / 2]
+    if network.relu_form.is_piecewise_linear:
+        exact = [float(v) for v in network.evaluate_exact(theirs.points[0])]
     if not np.allclose(exact, ours[0], rtol=0, atol=1e-9 * (1 + scale)):
         return f"exactly {exact} instead of {ours[0].tolist()}"
     return _unlike(ours, theirs.outputs, scale)
@@ -98,7 +106,7 @@ def _largest(network: Network, points: Any) -> float:
 
 
 def checker_difference(case: Case) -> tuple[bool, str | None]:
-    """The same of the checker, which knows rational arithmetic only."""
+    """The same of the checker."""
     theirs = case.theirs
     try:
         checked = read_network(case.data, None, None)
@@ -108,16 +116,24 @@ def checker_difference(case: Case) -> tuple[bool, str | None]:
         return True, f"read, but ONNX Runtime refuses: {theirs.reason}"
     if checked.widths[0] != theirs.points.shape[1]:
         return True, f"{checked.widths[0]} inputs instead of {theirs.points.shape[1]}"
-    ours = np.array([[float(v) for v in checked.exact(x.tolist())] for x in theirs.points])
+    ours = np.array([checker_outputs(checked, x) for x in theirs.points])
     if ours.shape != theirs.outputs.shape:
         return True, f"{ours.shape[1]} outputs instead of {theirs.outputs.shape[1]}"
-    size = np.append(np.abs(theirs.points).max(axis=0), 1.0)
-    scale = float(size.max())
-    for exact in checked.maps:  # a bound of every number on the way
-        rows = [[(k, abs(n) / exact.below) for k, n in row.items()] for row in exact.rows]
-        size = np.array([sum(weight * size[k] for k, weight in row) for row in rows])
-        scale = max(scale, float(size.max()))
-    return True, _unlike(ours, theirs.outputs, scale)
+    state = np.abs(theirs.points).max(axis=0).tolist()
+    for layer, bent in zip(checked.maps, (*checked.curves, None), strict=True):
+        for row, below in zip(layer.rows, layer.below, strict=True):  # a bound of every number
+            size = sum(abs(n) / below * (1.0 if k == ONE else state[k]) for k, n in row.items())
+            state.append(size if bent is None or bent.most == np.inf else np.exp(min(size, 99.0)))
+    return True, _unlike(ours, theirs.outputs, max(1.0, *state))
+
+
+def checker_outputs(network: CheckedNetwork, x: Any) -> list[float]:
+    """Exactly, or between the ends of a point."""
+    if network.is_exact:
+        return [float(v) for v in network.exact(x.tolist())]
+    point = np.asarray(x, dtype=np.float64)
+    low, high = Bounder(network).area(point, point).last
+    return [float(v) for v in (low + high) / 2]
 
 
 def _unlike(ours: Any, theirs: Any, scale: float) -> str | None:

@@ -352,6 +352,19 @@ def concat(m: Maker, x: str, shape: Shape) -> str | None:
     return m.add("Concat", parts[: m.pick(1, 2, 2, 2)], axis=axis)
 
 
+def bend(m: Maker, x: str, shape: Shape) -> str | None:
+    kinds = ["Sigmoid", "Tanh", "Exp", "Abs", "Softplus", "Neg"]
+    kind = m.rng.choice([*kinds, "Gelu"] if m.opset >= 20 or m.odd() else kinds)
+    if kind == "Gelu":
+        return m.add("Gelu", [x], approximate=m.pick(None, None, "none", "tanh"))
+    found = m.add(kind, [x])
+    if kind == "Sigmoid" and m.chance(0.4):  # SiLU, or nearly
+        pair = [x if not m.odd() else found, found]
+        m.rng.shuffle(pair)
+        return m.add("Mul", pair)
+    return found
+
+
 def nothing(m: Maker, x: str, shape: Shape) -> str | None:
     kind = "Identity" if m.chain else m.pick("Identity", "Dropout", "Cast", "Neg")
     if kind == "Cast":
@@ -389,13 +402,14 @@ def sizes_to_floats(m: Maker, x: str, shape: Shape) -> str | None:
 
 CHAIN: tuple[Step, ...] = (
     arithmetic, arithmetic, matmul, gemm, gemm, convolution, convolution, relu, relu, relu, flatten,
-    reshape, batch_norm, nothing,
+    reshape, batch_norm, nothing, bend, bend, leaky_relu, clip, pool, global_pool, transpose, pad,
+    concat, two_values,
 )  # fmt: skip
 ANY: tuple[Step, ...] = (
     arithmetic, two_values, extremum, matmul, gemm, convolution, pool, pool, pool, pool,
-    global_pool, reduction, reduction, batch_norm, relu, leaky_relu, clip, pad, cut, cut,
-    transpose, reshape, by_shape, flatten, squeeze, squeeze, concat, nothing, integers_to_floats,
-    sizes_to_floats,
+    global_pool, reduction, reduction, batch_norm, relu, leaky_relu, clip, bend, bend, pad, cut,
+    cut, transpose, reshape, by_shape, flatten, squeeze, squeeze, concat, nothing,
+    integers_to_floats, sizes_to_floats,
 )  # fmt: skip
 
 

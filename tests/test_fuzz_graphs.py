@@ -31,7 +31,7 @@ from graph_steps import one_step_model, random_model
 
 import qll.networks  # noqa: F401 (before its parts)
 from qll.audit import network as checker
-from qll.audit import onnx_file
+from qll.audit import onnx_file, operators
 from qll.networks import onnx_checks, onnx_constants, onnx_operators, onnx_reader, windows
 from qll.networks.onnx_reader import OPERATORS
 
@@ -178,12 +178,12 @@ def test_an_overlooked_attribute_is_found(
 def test_an_attribute_that_the_checker_overlooks_is_found(
     name: str, graphs: Graphs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = checker._operator
+    real = operators._operator
 
     def operator(kind: str, shape: Any, given: Any, at: int, options: Any) -> Any:
         return real(kind, shape, given, at, {k: v for k, v in options.items() if k != name})
 
-    monkeypatch.setattr(checker, "_operator", operator)
+    monkeypatch.setattr(operators, "_operator", operator)
     assert finds(graphs, checker_difference)
 
 

@@ -38,8 +38,8 @@ BAD: dict[str, tuple[bytes, str, str]] = {
     "not-onnx": (b"hello, I am a text file", "not an ONNX model|empty or cut off", "copied whole"),
     "empty": (b"", "empty or cut off", "copied whole"),
     "operators": (
-        model([node("Sigmoid", "x", "a"), node("Softmax", "a")], (1, 2)).SerializeToString(),
-        r"Sigmoid \(node 'n_Sigmoid_a'\), Softmax \(node 'n_Softmax_y'\)",
+        model([node("Erf", "x", "a"), node("Softmax", "a")], (1, 2)).SerializeToString(),
+        r"Erf \(node 'n_Erf_a'\), Softmax \(node 'n_Softmax_y'\)",
         "replace these layers",
     ),
     "domain": (custom.SerializeToString(), "operators that we do not take", "replace"),

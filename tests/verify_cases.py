@@ -30,10 +30,13 @@ class FormNetwork:
                 for i, row in enumerate(np.asarray(weight).tolist()):
                     z[i] += sum(Fraction(w) * v for w, v in zip(row, values[source], strict=True))
             last = k == len(self.relu_form.layers) - 1
-            values.append(z if last else [max(v, Fraction(0)) for v in z])
+            values.append(z if last else [layer.activation.exact(v) for v in z])
         return tuple(values[-1])
 
     def enclose(self, x: Any) -> tuple[Any, Any]:
+        if not self.relu_form.is_piecewise_linear:
+            value = self.relu_form.forward(np.asarray(x)[None])[0]
+            return value - 1e-9, value + 1e-9
         exact = np.array([float(v) for v in self.evaluate_exact(x)])
         return np.nextafter(exact, -np.inf), np.nextafter(exact, np.inf)
 

@@ -17,7 +17,7 @@ from qll.networks import ReluForm
 
 def folded_module(form: ReluForm) -> nn.Module:
     """A chain becomes the plain layers that the kernels know; anything else a module of its own."""
-    if not form.is_chain:
+    if not form.is_relu_chain:
         return _Branching(form)
     parts: list[nn.Module] = [nn.Flatten()]
     for k, layer in enumerate(form.layers):
@@ -28,10 +28,11 @@ def folded_module(form: ReluForm) -> nn.Module:
 
 
 class _Branching(nn.Module):
-    """``z_k = bias_k + sum_j W[k][j] relu(z_j)``, with several sources for a layer."""
+    """``z_k = bias_k + sum_j W[k][j] f_j(z_j)``: several sources for a layer, any activation."""
 
     def __init__(self, form: ReluForm) -> None:
         super().__init__()
+        self._activations = [layer.activation for layer in form.layers]
         self._sources = [[source for source, _ in layer.terms] for layer in form.layers]
         self.blocks = nn.ModuleList(
             nn.ModuleList(
@@ -49,8 +50,8 @@ class _Branching(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         values = [x.flatten(1)]
         z = values[0]
-        for sources, blocks, constant in zip(
-            self._sources, self.blocks, self._constants, strict=True
+        for sources, blocks, constant, activation in zip(
+            self._sources, self.blocks, self._constants, self._activations, strict=True
         ):
             if constant is not None:
                 z = constant.expand(len(x), -1)
@@ -60,7 +61,7 @@ class _Branching(nn.Module):
                     for source, block in zip(sources, blocks, strict=True)  # type: ignore[call-overload]
                 ]
                 z = torch.stack(parts).sum(0)
-            values.append(torch.relu(z))
+            values.append(activation.apply(z))
         return z
 
 

@@ -39,6 +39,7 @@ from typing import Any
 
 import numpy as np
 
+from qll.audit.curves import Curve
 from qll.audit.network import Array, Network, require
 
 TINY, UNIT = 2.0**-800, 2.0**-53
@@ -52,7 +53,8 @@ class Groups:
     have at most as many terms as there are neurons, which the constant g of the error counts."""
 
     def __init__(self, network: Network, neuron: Any, column: Any) -> None:
-        whole = network.maps[0].floats[0]
+        ((source, whole, _),), _ = network.floats[0]
+        require(source == 0 and network.curves[0] is None, "groups of such a layer")
         n, m = whole.shape
         require(neuron.size * column.shape[1] <= 1 << 24, "groups that are too large")
         once = np.bincount(neuron.ravel(), minlength=n + 1)[:n] == 1
@@ -89,87 +91,113 @@ class Area:
     low: Array  # of all hidden neurons, (..., neurons)
     high: Array
     cost: list[Array]  # error of each neuron, by layers
+    last: tuple[Array, Array]  # ends of the last layer
 
 
 class Bounder:
     def __init__(self, network: Network, groups: Any = None) -> None:
-        self.layers, self.groups = [exact.floats for exact in network.maps], groups
+        self.layers, self.curves, self.groups = network.floats, network.curves, groups
         self.starts = np.cumsum([0, *network.widths[1:-1]])
         self.g = 16.16 * (2 * sum(network.widths) + 16) * UNIT  # above 16 gamma_n, with room
 
+    def part(self, k: int) -> slice:
+        """Of layer k among all hidden neurons."""
+        return slice(int(self.starts[k - 1]), int(self.starts[k]))
+
     def area(self, lower: Array, upper: Array) -> Area:
         """Interval arithmetic through all layers, outward."""
-        box = ends = _middle(lower, upper)
+        box = _middle(lower, upper)
         require(box[2].max() < 2.0**100, "a box that is too large")
-        found = []
-        for k in range(len(self.layers)):
-            found.append(self._through(k, *ends))
-            ends = _middle(*(np.maximum(t, 0) for t in found[k][:2]))
-            require(ends[2].max() < 2.0**200, "activations that are too large")
+        sides, found = [box], []
+        for k, bent in enumerate((*self.curves, None)):
+            found.append(self._through(k, sides))
+            sides.append(_middle(*_image(bent, *found[k][:2])))
+            require(sides[-1][2].max() < 2.0**200, "activations that are too large")
         none = np.zeros((*box[0].shape[:-1], 0))
         low, high = (np.concatenate([none, *(f[i] for f in found[:-1])], axis=-1) for i in (0, 1))
-        return Area(*box, low, high, [cost for _, _, cost in found])
+        return Area(*box, low, high, [cost for _, _, cost in found], found[-1][:2])
 
-    def _through(self, k: int, mid: Array, rad: Array, reach: Array) -> tuple[Array, Array, Array]:
-        """Ends of ``z_{k+1}`` for inputs within ``mid +- rad``, and the layer's cost."""
-        (weight, size, bias), g = self.layers[k], self.g
-        cost = g * (reach @ size.T + np.abs(bias)) * (1 + g)
-        centre, spread = mid @ weight.T + bias, (rad @ size.T + cost) * (1 + 2 * g) + TINY
+    def _through(self, k: int, sides: list[Any]) -> tuple[Array, Array, Array]:
+        """Ends of ``z_{k+1}`` for sources within ``mid +- rad``, and the layer's cost."""
+        (blocks, bias), g = self.layers[k], self.g
+        cost, centre, spread = g * np.abs(bias), bias, np.zeros(1)
+        for source, weight, size in blocks:
+            mid, rad, reach = sides[source]
+            cost, centre = cost + g * (reach @ size.T), centre + mid @ weight.T
+            spread = spread + rad @ size.T
+        cost = cost * (1 + g) + np.zeros_like(sides[0][0][..., :1])
+        spread = (spread + cost) * (1 + 2 * g) + TINY
         return np.nextafter(centre - spread, -np.inf), np.nextafter(centre + spread, np.inf), cost
 
     def lower(self, area: Area, layer: int, b: Array, direct: Any = (0, 0), **given: Any) -> Array:
         """Below ``b . z_layer + d . x`` in the area, ``direct`` being d and a bound of its size.
-        Given are ``alpha`` (missing: the nearer of 0 and 1) and ``push``, beta times sign, of all
-        hidden neurons, (..., neurons), and ``delta``, (problems, other copies)."""
+        Given are ``alpha`` (missing: the nearer of 0 and 1 for ReLU, else the chord's slope) and
+        ``push``, beta times sign, of all hidden neurons, (..., neurons), and ``delta``, (problems,
+        other copies)."""
         alpha, push, delta = map(given.get, ("alpha", "push", "delta"))
         g, groups, value = self.g, self.groups if layer > 1 else None, np.zeros(1)
         slack = g * (direct[1] * area.reach).sum(-1)
+        flowing: dict[int, Any] = {}
         for k in range(layer, 0, -1):
-            part = slice(*self.starts[k - 1 : k + 1]) if k < len(self.starts) else slice(0)
             a, rest, free = b, np.zeros(1), np.zeros(1, bool)
             if k < layer:
-                least, most = area.low[..., part], area.high[..., part]
-                loose, on = (least < 0) & (most > 0), least >= 0
-                least, most = np.where(loose, least, 0), np.where(loose, most, on)
-                slope = most > -least if alpha is None else np.where(loose, alpha[..., part], on)
-                chord = np.where(loose, most / np.where(loose, most - least, 1.0), on)
-                b = a * np.where(a < 0, np.minimum(chord, 1), np.clip(slope, 0, 1))
-                free = loose & (a < 0)
-                rest = np.where(free, np.minimum(-b * least, (a - b) * most), 0.0)
-            if push is not None and k < len(self.starts):
-                b = b - push[..., part]
+                part = self.part(k)
+                last = k == 1 and groups is not None
+                if k not in flowing and push is None and not last:
+                    continue
+                a = flowing.pop(k, np.zeros(1))
+                slope = None if alpha is None else alpha[..., part]
+                pushed = 0.0 if push is None else push[..., part]
+                ends = area.low[..., part], area.high[..., part]
+                bent = self.curves[k - 1]
+                if bent is None:
+                    b, rest, free = _rectified(a, *ends, slope)
+                    b = b - pushed
+                else:
+                    b, rest = _bent(bent, a, *ends, slope, pushed)
+            elif push is not None and k < len(self.starts) and self.curves[k - 1] is None:
+                b = b - push[..., self.part(k)]  # splits of the layer itself
             kept, size = b, np.abs(b)
             if k == 1 and groups is not None:
                 free = free & (groups.neuron.shape[1] <= MOST_HULL)
                 rest, kept = np.where(free, 0.0, rest), np.where(free, 0.0, b)
                 size = np.maximum(size, np.where(free, -a, 0.0))
-                found, more = self._grouped(area, np.where(free, a, 0.0), b, delta, direct[0])
+                pixel = direct[0] + flowing.pop(0, 0.0)
+                found, more = self._grouped(area, np.where(free, a, 0.0), b, delta, pixel)
                 value, slack = value + found, slack + more
-            value = value + kept @ self.layers[k - 1][2] + rest.sum(-1)
-            slack = slack + (size * area.cost[k - 1]).sum(-1) - g * rest.sum(-1)
-            b = b @ self.layers[k - 1][0] if k > 1 or groups is None else b
+            blocks, bias = self.layers[k - 1]
+            value = value + kept @ bias + rest.sum(-1)
+            slack = slack + (size * area.cost[k - 1]).sum(-1) + g * np.abs(rest).sum(-1)
+            if k > 1 or groups is None:
+                for source, weight, _ in blocks:
+                    flowing[source] = flowing.get(source, 0.0) + b @ weight
         if groups is None:
-            q = b + direct[0]
+            q = flowing.get(0, 0.0) + direct[0]
             value = value + (q * area.mid).sum(-1) - (np.abs(q) * area.rad).sum(-1)
         return np.asarray(np.nextafter(value - (slack * (1 + g) + TINY), -np.inf))
 
     def crown(self, area: Area) -> Area:
         """A stack of boxes with bounds of hidden neurons by layers, where a sign is open."""
         low, high = area.low.copy(), area.high.copy()
-        for k in range(2, len(self.starts)):
-            below, part = (np.arange(*self.starts[i : i + 2]) for i in (k - 2, k - 1))
-            ends = _middle(*(np.maximum(t[..., below], 0) for t in (low, np.maximum(low, high))))
-            least, most, _ = self._through(k - 1, *ends)
-            low[..., part] = np.maximum(low[..., part], least)
-            high[..., part] = np.minimum(high[..., part], most)
-            loose = ((low < 0) & (high > 0))[..., part]
-            at = np.flatnonzero(loose.any(axis=(0, 1)))
-            if at.size:
-                rows, now = np.eye(part.size)[at], replace(area, low=low, high=high)
-                bound = self.lower(now, k, np.concatenate([rows, -rows]))[:, None]
-                bound = np.where(np.isfinite(bound) & np.tile(loose[..., at], 2), bound, -np.inf)
-                low[..., part[at]] = np.maximum(low[..., part[at]], bound[..., : at.size])
-                high[..., part[at]] = np.minimum(high[..., part[at]], -bound[..., at.size :])
+        sides: list[Any] = [(area.mid, area.rad, area.reach)]
+        for k, bent in enumerate(self.curves, start=1):
+            part = np.arange(*self.starts[k - 1 : k + 1])
+            if any(source for source, _, _ in self.layers[k - 1][0]):
+                least, most, _ = self._through(k - 1, sides)
+                low[..., part] = np.maximum(low[..., part], least)
+                high[..., part] = np.minimum(high[..., part], most)
+                loose = low < high if bent is not None else (low < 0) & (high > 0)
+                loose = loose[..., part]
+                at = np.flatnonzero(loose.any(axis=(0, 1)))
+                if at.size:
+                    rows, now = np.eye(part.size)[at], replace(area, low=low, high=high)
+                    bound = self.lower(now, k, np.concatenate([rows, -rows]))[:, None]
+                    fine = np.isfinite(bound) & np.tile(loose[..., at], 2)
+                    bound = np.where(fine, bound, -np.inf)
+                    low[..., part[at]] = np.maximum(low[..., part[at]], bound[..., : at.size])
+                    high[..., part[at]] = np.minimum(high[..., part[at]], -bound[..., at.size :])
+            ends = low[..., part], np.maximum(low, high)[..., part]
+            sides.append(_middle(*_image(bent, *ends)))
         return replace(area, low=low, high=high)
 
     def _grouped(self, area: Area, free: Array, b: Array, delta: Any, direct: Any) -> Any:
@@ -197,7 +225,7 @@ class Bounder:
         spread[groups.copy] = q
         spread = spread.reshape(*groups.column.shape, count)
         least = (spread * mid - np.abs(spread) * rad).sum(1)
-        bias = np.append(self.layers[0][2], 0.0)[groups.neuron, None]
+        bias = np.append(self.layers[0][1], 0.0)[groups.neuron, None]
         for subset in product((0.0, 1.0), repeat=kept.shape[1]) if kept.any() else ():
             chosen = kept * np.array(subset)[:, None]
             r = spread + weight @ chosen
@@ -211,3 +239,33 @@ def _middle(lower: Array, upper: Array) -> tuple[Array, Array, Array]:
     mid = lower + (upper - lower) / 2
     rad = np.where(lower == upper, 0, np.nextafter(np.maximum(upper - mid, mid - lower), np.inf))
     return mid, rad, np.nextafter(np.abs(mid) + rad, np.inf)
+
+
+def _image(bent: Curve | None, low: Array, high: Array) -> tuple[Array, Array]:
+    """Ends of the activations."""
+    if bent is None:
+        return np.maximum(low, 0), np.maximum(high, 0)
+    return bent.ends(low, high)
+
+
+def _rectified(a: Array, low: Array, high: Array, slope: Any) -> tuple[Array, Array, Any]:
+    """B and what is left of ``a relu(z) >= B z + rest``, and where the rest is not 0."""
+    loose, on = (low < 0) & (high > 0), low >= 0
+    least, most = np.where(loose, low, 0), np.where(loose, high, on)
+    slope = most > -least if slope is None else np.where(loose, slope, on)
+    chord = np.where(loose, most / np.where(loose, most - least, 1.0), on)
+    b = a * np.where(a < 0, np.minimum(chord, 1), np.clip(slope, 0, 1))
+    free = loose & (a < 0)
+    return b, np.where(free, np.minimum(-b * least, (a - b) * most), 0.0), free
+
+
+def _bent(
+    bent: Curve, a: Array, low: Array, high: Array, slope: Any, push: Any
+) -> tuple[Array, Array]:
+    """B and the rest for another activation: any B will do, these are the prover's."""
+    high = np.maximum(low, high)
+    least, most = bent.slopes(low, high)
+    chord = bent.chord(low, high)
+    chosen = chord if slope is None else least + np.clip(slope, 0, 1) * (most - least)
+    b = a * np.where((a < 0) & bent.convex, chord, chosen) - push
+    return b, bent.floor(a, b, low, high)

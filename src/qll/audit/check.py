@@ -7,10 +7,11 @@ reader, and `qll.formula`, which turns the property's text into linear atoms.
 
 A proof is a tree, in preorder, that refutes "the property is violated" on the box. At each node
 stand a domain (a box, splits, proved bounds) and what a violation needs there: atoms that are all
-> 0, and disjunctions of which a part must hold. An inner node splits a neuron at 0, halves an
-input, takes every part of a disjunction, or proves better bounds of neurons from those before. A
-leaf shows that the domain is empty, or that a non-negative combination of the needed atoms is
-negative on all of it (`qll.audit.bounds`) or, by the last layer alone, positive nowhere at all.
+> 0, and disjunctions of which a part must hold. An inner node splits a neuron at 0 (at a point, if
+its activation is not a ReLU), halves an input, takes every part of a disjunction, or proves better
+bounds of neurons from those before. A leaf shows that the domain is empty, or that a non-negative
+combination of the needed atoms is negative on all of it (`qll.audit.bounds`) or, by the last layer
+alone, positive nowhere at all.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import numpy as np
 
 from qll.audit.bounds import Bounder, Groups
 from qll.audit.claim import Claim, Tree
+from qll.audit.exact import ONE, affine
 from qll.audit.expected import Expected
 from qll.audit.layout import (
     ALWAYS,
@@ -39,7 +41,7 @@ from qll.audit.layout import (
     fit,
     unpack,
 )
-from qll.audit.network import Array, Network, NotConfirmed, affine, read_network, require
+from qll.audit.network import Array, Network, NotConfirmed, read_network, require
 from qll.audit.statement import Statement
 from qll.errors import QllError
 
@@ -85,6 +87,8 @@ class Proof:
         self.groups = _groups(network, int(arrays["groups"][0]), *tables)
         self.bounder, self.plain = Bounder(claim.network, self.groups), Bounder(claim.network)
         self.starts = self.bounder.starts
+        bent = [c is not None for c in claim.network.curves]
+        self.curved = np.repeat(bent, claim.network.widths[1:-1])  # of all hidden neurons
         self.loose = np.flatnonzero(np.unpackbits(arrays["loose"], count=int(self.starts[-1])))
         self.leaves: dict[int, list[Any]] = {BOUND: [], CROWN: []}  # domain, weights, multipliers
 
@@ -123,7 +127,8 @@ class Proof:
                 stack += [domain.need(part, argument) for part in reversed(parts)]
             elif kind == SPLIT:
                 on, off = area.low.copy(), area.high.copy()
-                on[argument], off[argument] = max(on[argument], 0.0), min(off[argument], 0.0)
+                at = float(self.take("points", 1)[0]) if self.curved[argument] else 0.0
+                on[argument], off[argument] = max(on[argument], at), min(off[argument], at)
                 for sign, side in ((1, {"low": on}), (-1, {"high": off})):
                     signs = {**domain.sign, argument: sign}
                     stack.append(replace(domain, area=replace(area, **side), sign=signs))
@@ -142,7 +147,7 @@ class Proof:
         for kind in [kind for kind, leaves in self.leaves.items() if leaves]:
             self.flush(kind)
         require(next(nodes, None) is None, "nodes are left over")
-        for name in ("beta", "weights"):
+        for name in ("points", "beta", "weights"):
             require(self.used[name] == self.arrays[name].size, f"{name} are left over")
 
     def tighten(self, domain: Domain, count: int) -> Domain:
@@ -178,11 +183,17 @@ class Proof:
     def always(self, weight: Array) -> None:
         """Exactly: a combination of atoms without positive coefficients is never positive."""
         claim, places = self.claim, [(0, i) for i in range(weight.size)]
-        combined = affine(places, weight.tolist(), [0.0], weight.size).after(claim.network.maps[-1])
-        *total, constant = [combined.rows[0].get(k, 0) for k in range(claim.network.widths[-2] + 1)]
+        (total,) = affine(places, weight.tolist(), [0.0]).after(claim.network.maps[-1]).rows
+        constant, network = total.pop(ONE, 0), claim.network
         strict = claim.tie_violates or claim.required
         direct = any(own for own, w in zip(claim.direct, weight, strict=True) if w)
-        fine = len(claim.network.maps) > 1 and not direct and max(total) <= 0
+        # Activations of ReLUs are not negative; of anything else nothing is known here.
+        ends = [*network.starts[1:], sum(network.widths[:-1])]
+        signed = {
+            k for i, c in enumerate(network.curves) if c is None for k in range(*ends[i : i + 2])
+        }
+        fine = all(n == 0 or (n < 0 and k in signed) for k, n in total.items())
+        fine = fine and len(network.maps) > 1 and not direct
         require(fine and constant <= -bool(strict), "a combination that can be positive")
 
     def leaf(self, kind: int, domain: Domain) -> None:

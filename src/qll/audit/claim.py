@@ -13,8 +13,10 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from qll.audit.bounds import Bounder
+from qll.audit.exact import affine
 from qll.audit.layout import Header, digest
-from qll.audit.network import Array, Network, affine, require
+from qll.audit.network import Array, Network, require
 from qll.formula.hard import Affine, HardForm, Max, is_usable, negated, sources
 from qll.formula.question import question
 from qll.formula.rewrite import Shape
@@ -60,7 +62,7 @@ class Claim:
         rows = enumerate(self.atoms)
         outputs = {(i, k): c for i, (terms, _, _) in rows for (s, k), c in terms if s == "y"}
         totals = [total for _, total, _ in self.atoms]
-        last = affine(outputs, list(outputs.values()), totals, self.widths[-1])
+        last = affine(outputs, list(outputs.values()), totals)
         self.network = replace(network, maps=(*network.maps[:-1], last.after(network.maps[-1])))
 
     def _tree(self, form: HardForm) -> Tree:
@@ -123,13 +125,18 @@ class Claim:
         return inside
 
     def replay(self, witness: Array) -> None:
-        """The point is in the region and violates the property, in rational arithmetic."""
+        """The point is in the region and violates the property: in rational arithmetic, or by ends
+        of its atoms that are rounded outward where an activation has no rational values."""
         inside = (witness >= self.lower).all() and (witness <= self.upper).all()
         require(inside, "the witness lies outside the region")
         require(self._allows(witness), "the witness breaks a constraint of the region")
         x = [Fraction(v) for v in witness.tolist()]
         direct = [sum(c * x[k] for k, c in own.items()) for own in self.direct]
-        values = [a + b for a, b in zip(self.network.exact(x), direct, strict=True)]
+        if self.network.is_exact:
+            outputs = self.network.exact(x)
+        else:
+            outputs = [Fraction(v) for v in Bounder(self.network).area(witness, witness).last[0]]
+        values = [a + b for a, b in zip(outputs, direct, strict=True)]
 
         def violated(tree: Tree) -> bool:
             if isinstance(tree, tuple):

@@ -130,6 +130,8 @@ COLUMNS = {
         lambda s: {8: 255}.get(s.precision, 1),
     ),
     "delta_scale": Column("<f4", lambda s: s.problems() if s.ties() else 0, lambda s: 0),
+    # where neurons with another activation than ReLU are split
+    "points": Column("<f8", _no_limit),
     "beta": Column("<f4", _no_limit, lambda s: 0),
     "weights": Column("<f4", _no_limit, lambda s: 0),
 }

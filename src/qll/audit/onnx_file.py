@@ -46,6 +46,7 @@ class Rule(NamedTuple):
 
 
 PAIR, WINDOW = Rule(2, 2), ("dilations", "kernel_shape", "pads", "strides")
+POOL = {"auto_pad": A_STRING, "ceil_mode": A_INT, **dict.fromkeys(WINDOW, A_INTS)}
 OPERATORS = {
     "Add": PAIR,
     "Sub": PAIR,
@@ -60,13 +61,36 @@ OPERATORS = {
     "BatchNormalization": Rule(
         5, 5, {"epsilon": A_FLOAT, "momentum": A_FLOAT, "spatial": A_INT, "training_mode": A_INT}
     ),
-    "Relu": Rule(1, 1),
+    **dict.fromkeys(("Relu", "Sigmoid", "Tanh", "Exp", "Abs", "Neg"), Rule(1, 1)),
+    "MaxPool": Rule(1, 1, {**POOL, "storage_order": A_INT}),
+    # Of these it has no float64 form either, or one that fails after a ReLU.
+    "Clip": Rule(2, 3, {}, (FLOAT,)),
+    "Softplus": Rule(1, 1, {}, (FLOAT,)),
+    "LeakyRelu": Rule(1, 1, {"alpha": A_FLOAT}, (FLOAT,)),
+    "Gelu": Rule(1, 1, {"approximate": A_STRING}, (FLOAT,)),
+    "AveragePool": Rule(1, 1, {**POOL, "count_include_pad": A_INT}, (FLOAT,)),
+    "GlobalAveragePool": Rule(1, 1, {}, (FLOAT,)),
+    "Concat": Rule(1, 1 << 20, {"axis": A_INT}),
+    "Transpose": Rule(1, 1, {"perm": A_INTS}),
+    "Pad": Rule(2, 3, {"mode": A_STRING}),
     "Flatten": Rule(1, 1, {"axis": A_INT}),
     "Reshape": Rule(2, 2, {"allowzero": A_INT}),
     "Identity": Rule(1, 1),
     "Constant": Rule(0, 0, {"value": A_TENSOR}),
 }
-SINCE = {"training_mode": 14, "allowzero": 14}  # opset; before it the attribute is unknown
+# Opsets before which an operator, or an attribute of it, was unknown or meant something else.
+SINCE = {
+    "BatchNormalization.training_mode": 14,
+    "Reshape.allowzero": 14,
+    "MaxPool.storage_order": 8,
+    "MaxPool.ceil_mode": 10,
+    "MaxPool.dilations": 10,
+    "AveragePool.ceil_mode": 10,
+    "AveragePool.dilations": 19,
+    "Clip": 11,
+    "Gelu": 20,
+    "Pad": 11,
+}
 UNTIL = {"spatial": 8}
 
 
@@ -177,12 +201,14 @@ def _node(message: Any, opset: int, kind: int) -> Node:
     least = 3 if operator == "Gemm" and opset < 11 else rule.least
     fine = least <= len(message.input) <= rule.most and len(message.output) == 1
     require(fine and kind in rule.types, f"a {operator} of these inputs")
+    require(opset >= SINCE.get(operator, 0), f"a {operator} in opset {opset}")
     _once([a.name for a in message.attribute])
     options = {}
     for a in message.attribute:
         fits = rule.attributes.get(a.name) == a.type
-        fits = fits and SINCE.get(a.name, 0) <= opset <= UNTIL.get(a.name, opset)
+        fits = fits and SINCE.get(f"{operator}.{a.name}", 0) <= opset <= UNTIL.get(a.name, opset)
         require(fits, f"a {operator} with '{a.name}' of type {a.type} in opset {opset}")
+        require(a.name != "axis" or a.i >= 0 or opset >= 11, f"a {operator} of a negative axis")
         _only(a, f"type {VALUES[a.type]}")
         value = getattr(a, VALUES[a.type])
         options[a.name] = list(value) if a.type == A_INTS else value

@@ -44,6 +44,7 @@ class Node:
     weight: Single  # (M,)
     delta: Single  # (copies,)
     size: Array  # (M,) of the objectives: what their rounding is measured in
+    point: Array | None = None  # (neurons,) where they are split; None for 0, ReLU's kink
     bound: float = -np.inf
     minimiser: Single | None = None
     gap: Single | None = None
@@ -206,6 +207,23 @@ class Chain:
             size=size,
             label=label,
         )
+
+    def order(self, layer: int) -> NDArray[np.int64]:
+        """The network's own numbers of the neurons of a hidden layer, as they stand here."""
+        if layer == 0:
+            return np.asarray(self.groups.order)
+        return np.arange(self.form.layers[layer].width)
+
+    def splittable(self, node: Node) -> NDArray[np.bool_]:
+        """Neurons of which a split gives two better relaxations."""
+        return np.asarray((node.low < 0) & (node.high > 0) & (node.sign == 0))
+
+    def split_point(self, node: Node, neuron: int) -> float:
+        return 0.0
+
+    def told_point(self, node: Node, neuron: int) -> float | None:
+        """What a certificate says of it: nothing of a ReLU, which is split at 0."""
+        return None
 
 
 def _dense(weight: Any) -> Array:

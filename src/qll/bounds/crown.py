@@ -93,8 +93,10 @@ class Crown(DualBound):
             low = (mid - rad).nan_to_num(nan=-torch.inf, posinf=-torch.inf, neginf=-torch.inf)
             high = (mid + rad).nan_to_num(nan=torch.inf, posinf=torch.inf, neginf=torch.inf)
             result.append((low, high))
-            low, high = low.clamp(min=0), high.clamp(min=0)
-            sides.append(((low + high) / 2, (high - low) / 2))
+            activation = self.activations[k]
+            loss = activation.image_error(low, high) * (allowance.unit if allowance else 0.0)
+            low, high = activation.image(low, high)
+            sides.append(((low + high) / 2, (high - low) / 2 + loss))
         return result
 
     @staticmethod
@@ -130,7 +132,7 @@ class Crown(DualBound):
                 sizes.unit,
             )
             self._bound_layer(boxes, k, low, high, allowance, stop)
-            sizes.bound(k, boxes.high[-1][0].cpu().numpy())
+            sizes.bound(k, *(side[-1][0].cpu().numpy() for side in (boxes.low, boxes.high)))
         return boxes
 
     def _bound_layer(
@@ -145,7 +147,9 @@ class Crown(DualBound):
         """Append the bounds of hidden layer ``k``, given those by interval arithmetic."""
         if any(source != 0 for source, _ in self.terms[k - 1]):
             width = low.shape[1]
-            unstable = ((low < 0) & (high > 0)).any(dim=0).nonzero()[:, 0]
+            # Where the activation is linear a better bound would change nothing.
+            loose = ~self.activations[k - 1].is_linear(low, high)
+            unstable = loose.any(dim=0).nonzero()[:, 0]
             low, high = low.clone(), high.clone()
             # In pieces, so that a wide layer neither fills the memory nor holds up the clock.
             piece = max(1, MOST_ENTRIES // (8 * self.widest))
@@ -221,19 +225,19 @@ class Crown(DualBound):
                     continue
                 coefficient = flowing.pop(k)
                 low, high = boxes.low[k - 1][part], boxes.high[k - 1][part]
-                off = high <= 0
-                on = (low >= 0) & ~off
-                wide = torch.where(off | on, torch.ones_like(low), high - low)
-                chord = torch.where(off, 0.0, torch.where(on, 1.0, high / wide))
-                rise = torch.where(off | on, 0.0, -chord * low)
-                slope = torch.where(off, 0.0, torch.where(on | (high > -low), 1.0, 0.0))
+                activation = self.activations[k - 1]
+                alpha = activation.start(low, high)
+                slope, base = activation.lower_line(low, high, alpha)
+                chord, rise = activation.upper_line(low, high, alpha)
                 negative = coefficient.clamp(max=0)
-                value = value + (negative @ rise[:, :, None])[..., 0]
+                value = value + (negative @ (rise - base)[:, :, None])[..., 0]
+                if base.any():
+                    value = value + (coefficient @ base[:, :, None])[..., 0]
                 back = (coefficient - negative) * slope[:, None] + negative * chord[:, None]
                 if measured is not None and allowance is not None:
-                    loose = torch.where(off | on, 0.0, high)
                     measured = measured + back.abs() @ allowance.hidden[k - 1]
-                    measured = measured - (negative @ loose[:, :, None])[..., 0]
+                    loss = activation.line_error(low, high)
+                    measured = measured + (coefficient.abs() @ loss[:, :, None])[..., 0]
             value = value + back @ self.biases[k - 1]
             for source, matrix in self.terms[k - 1]:
                 moved = self.pull(back, matrix)
@@ -335,7 +339,7 @@ class DenseChain:
 
     @staticmethod
     def fits(form: ReluForm) -> bool:
-        return form.is_chain and max(form.widths) <= DENSE_WIDTH
+        return form.is_relu_chain and max(form.widths) <= DENSE_WIDTH
 
     @property
     def neurons(self) -> int:

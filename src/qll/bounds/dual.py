@@ -1,13 +1,15 @@
-"""The dual bound of a ReLU network over a box, for any graph: the reference, in torch.
+"""The dual bound of a network over a box, for any graph: the reference, in torch.
 
 For objectives ``g_m = c_m . z_L + d_m . x + e_m`` and any multipliers, a lower bound of
 ``min_x max_m g_m(x)`` over the box and the splits of a domain:
 
 * ``weight`` >= 0, normalised to sum 1: ``max_m g_m >= sum_m weight_m g_m``.
-* ``alpha`` in [0, 1]: where an activation has a coefficient A >= 0, ``A relu(z) >= A alpha z``
-  (alpha is 1 for a neuron that is on, 0 for one that is off); where A < 0, the chord
-  ``relu(z) <= u (z - l) / (u - l)`` of its pre-activation bounds.
-* ``beta`` >= 0 for a split neuron, known to satisfy ``sign * z >= 0``: subtract ``beta sign z``.
+* ``alpha`` in [0, 1]: where an activation has a coefficient A >= 0, A times a line below it on its
+  pre-activation bounds [l, u], where A < 0 a line above it; the activation's record says which
+  lines, alpha is the slope's parameter. For ReLU: ``A relu(z) >= A alpha z`` (alpha is 1 for a
+  neuron that is on, 0 for one that is off) and the chord ``relu(z) <= u (z - l) / (u - l)``.
+* ``beta`` >= 0 for a neuron split at ``point``, known to satisfy ``sign (z - point) >= 0``:
+  subtract ``beta sign (z - point)``.
 * ``delta``: copies of the inputs. What remains is ``sum_G f_G(x_G)`` over groups of first-layer
   neurons (see `qll.bounds.groups`) that read the inputs G. Each group is minimised over its own
   copy of the inputs; multipliers that sum to 0 over the copies of an input keep the sum a lower
@@ -36,6 +38,7 @@ from torch import Tensor
 from qll.bounds.groups import Groups, group_neurons
 from qll.bounds.rounding import Sizes
 from qll.bounds.sparse import csr_tensor
+from qll.networks.activations import RELU
 from qll.networks.relu_form import ReluForm
 
 # Above this many entries a sparse matrix stays sparse in torch.
@@ -60,7 +63,7 @@ class Domains:
     """A batch of B domains; ``low``, ``high`` and ``sign`` are per hidden layer (B, n_k).
 
     ``low`` and ``high`` already take the splits into account. ``sign`` is +1 for a neuron split to
-    z >= 0, -1 for z <= 0 and 0 for one that is not split.
+    z >= point, -1 for z <= point and 0 for one that is not split.
     """
 
     lower: Tensor  # (B, inputs)
@@ -72,6 +75,7 @@ class Domains:
     constant: Tensor  # (B, M)
     inputs: Tensor | None = None  # (B, M, inputs)
     size: Tensor | None = None  # (B, M) of the objectives
+    point: list[Tensor] | None = None  # of the splits; 0 if there are none
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,6 +118,7 @@ class DualBound:
         self.device = torch.device(device)
         self.dtype = dtype
         self.biases = [self.tensor(layer.bias) for layer in form.layers]
+        self.activations = [layer.activation for layer in form.layers[:-1]]
         self.terms = [
             [(source, self._matrix(weight)) for source, weight in layer.terms]
             for layer in form.layers
@@ -140,9 +145,10 @@ class DualBound:
 
     @cached_property
     def groups(self) -> Groups | None:
-        """Groups of layer 1, if it is a hidden layer that reads the input alone."""
+        """Groups of layer 1, if it is a hidden ReLU layer that reads the input alone."""
         first = self.form.layers[0]
-        if len(self.form.layers) < 2 or [s for s, _ in first.terms] != [0]:
+        plain = first.activation == RELU and [s for s, _ in first.terms] == [0]
+        if len(self.form.layers) < 2 or not plain:
             return None
         return group_neurons(first.terms[0][1], self.form.input_size)
 
@@ -151,10 +157,12 @@ class DualBound:
         return 0 if self.groups is None else self.groups.copies
 
     def start(self, domains: Domains) -> Multipliers:
-        """CROWN's own slopes: 1 where the chord is nearer to the identity, else 0."""
+        """The slopes that each activation begins with."""
         alpha = [
-            (high > -low).to(self.dtype)
-            for low, high in zip(domains.low, domains.high, strict=True)
+            activation.start(low, high)
+            for activation, low, high in zip(
+                self.activations, domains.low, domains.high, strict=True
+            )
         ]
         return Multipliers(
             alpha,
@@ -214,13 +222,16 @@ class DualBound:
         coefficients, _ = self.coefficients(domains, m)
         for k, coefficient in enumerate(coefficients):
             low, high = domains.low[k], domains.high[k]
-            negative, lower_slope, chord, _ = self._relax(coefficient, domains, m.alpha[k], k)
+            negative = coefficient.clamp(max=0)
+            slope, _ = self.activations[k].lower_line(low, high, m.alpha[k])
+            chord, _ = self.activations[k].upper_line(low, high, m.alpha[k])
             split = m.beta[k] * domains.sign[k]
-            back = (coefficient - negative) * lower_slope + negative * chord - split
-            size = size + back.abs() @ allowance.hidden[k]
-            loose = torch.where((low < 0) & (high > 0), negative, torch.zeros_like(negative))
-            size = size - (loose * high).sum(dim=1)
+            back = (coefficient - negative) * slope + negative * chord - split
+            size = size + (back.abs() + split.abs()) @ allowance.hidden[k]
+            loss = self.activations[k].line_error(low, high)
+            size = size + (coefficient.abs() * loss).sum(dim=1)
             if k == 0 and hull and self.groups is not None:
+                loose = torch.where((low < 0) & (high > 0), negative, torch.zeros_like(negative))
                 size = size - 2 * (loose @ allowance.hidden[0])
         if self.groups is not None and hull:
             inputs = torch.as_tensor(self.groups.copy_input, device=self.device)
@@ -240,14 +251,18 @@ class DualBound:
         for k in range(layers, 0, -1):
             if k < layers:
                 coefficient = flowing.pop(k, torch.zeros_like(domains.low[k - 1]))
-                negative, lower_slope, chord, rise = self._relax(
-                    coefficient, domains, m.alpha[k - 1], k - 1
-                )
+                low, high, alpha = domains.low[k - 1], domains.high[k - 1], m.alpha[k - 1]
+                negative = coefficient.clamp(max=0)
+                positive = coefficient - negative
+                slope, base = self.activations[k - 1].lower_line(low, high, alpha)
+                chord, rise = self.activations[k - 1].upper_line(low, high, alpha)
                 split = m.beta[k - 1] * domains.sign[k - 1]
-                back = (coefficient - negative) * lower_slope + negative * chord - split
+                back = positive * slope + negative * chord - split
                 if k == 1 and use_hull:
                     return self._groups(domains, m, value, pixel, back, negative, chord, rise)
-                value = value + (negative * rise).sum(dim=1)
+                value = value + (negative * rise + positive * base).sum(dim=1)
+                if domains.point is not None:
+                    value = value + (split * domains.point[k - 1]).sum(dim=1)
             value = value + back @ self.biases[k - 1]
             for source, matrix in self.terms[k - 1]:
                 part = self.pull(back, matrix)
@@ -257,19 +272,6 @@ class DualBound:
                     flowing[source] = flowing[source] + part if source in flowing else part
         minimiser = torch.where(pixel < 0, domains.upper, domains.lower)
         return Bound(value + (pixel * minimiser).sum(dim=1), minimiser)
-
-    def _relax(
-        self, coefficient: Tensor, domains: Domains, alpha: Tensor, hidden: int
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        low, high = domains.low[hidden], domains.high[hidden]
-        off = high <= 0
-        on = (low >= 0) & ~off
-        zero, one = torch.zeros_like(low), torch.ones_like(low)
-        slope = torch.where(off | on, one, high) / torch.where(off | on, one, high - low)
-        chord = torch.where(off, zero, slope)
-        rise = torch.where(off | on, zero, -chord * low)
-        lower_slope = torch.where(off, zero, torch.where(on, one, alpha))
-        return coefficient.clamp(max=0), lower_slope, chord, rise
 
     def _groups(
         self,
@@ -407,11 +409,12 @@ class DualBound:
             if k < layers:
                 coefficient = flowing.pop(k, torch.zeros_like(domains.low[k - 1]))
                 found.append(coefficient)
-                negative, lower_slope, chord, _ = self._relax(
-                    coefficient, domains, m.alpha[k - 1], k - 1
-                )
+                low, high, alpha = domains.low[k - 1], domains.high[k - 1], m.alpha[k - 1]
+                negative = coefficient.clamp(max=0)
+                slope, _ = self.activations[k - 1].lower_line(low, high, alpha)
+                chord, _ = self.activations[k - 1].upper_line(low, high, alpha)
                 split = m.beta[k - 1] * domains.sign[k - 1]
-                back = (coefficient - negative) * lower_slope + negative * chord - split
+                back = (coefficient - negative) * slope + negative * chord - split
             for source, matrix in self.terms[k - 1]:
                 part = self.pull(back, matrix)
                 if source == 0:
@@ -440,4 +443,5 @@ def take(domains: Domains, rows: Any) -> Domains:
         constant=domains.constant[rows],
         inputs=None if domains.inputs is None else domains.inputs[rows],
         size=None if domains.size is None else domains.size[rows],
+        point=None if domains.point is None else [t[rows] for t in domains.point],
     )

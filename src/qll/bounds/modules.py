@@ -14,9 +14,18 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from qll.bounds.boxes import Box, output_box
 from qll.errors import NetworkError
 from qll.kernels.intervals import folded_intervals
-from qll.kernels.recognise import AffineLayer, Convolution, Dense, Rectifier, Scale, recognise
+from qll.kernels.recognise import (
+    AffineLayer,
+    Convolution,
+    Dense,
+    Rectifier,
+    Scale,
+    obstacle,
+    recognise,
+)
 
 Ends = tuple[Tensor, Tensor]
 BoundKind = Literal["interval", "crown"]
@@ -174,6 +183,34 @@ class ModuleBounds:
         return constant + (rows * middle).sum(-1) - (rows.abs() * radius).sum(-1)
 
 
+@dataclass(frozen=True, eq=False)
+class BoxBounds:
+    """Interval bounds of any module; what ``ModuleBounds`` is to a chain."""
+
+    box: Box
+
+    @property
+    def outputs(self) -> int:
+        return self.box.shape[1]
+
+    @property
+    def zeros(self) -> Tensor:
+        return self.box.lower.new_zeros(len(self.box))
+
+    def affine(self, rows: Tensor, constant: Tensor, pick: Tensor | None) -> Ends:
+        """Bounds ``(n, batch)`` of ``rows @ y + constant``, ``rows`` (patterns, n, outputs)."""
+        box = self.box
+        if box.linear is not None and box.linear[0].ndim == 2:
+            box, weight, bias = box.linear
+            constant = constant if bias is None else constant + rows @ bias
+            rows = rows @ weight
+        return _box_ends(box.middle, box.radius, rows, constant, pick)
+
+    def outputs_box(self) -> Ends:
+        """Bounds ``(batch, outputs)`` of the outputs themselves."""
+        return self.box.lower, self.box.upper
+
+
 def _box_ends(
     middle: Tensor, radius: Tensor, rows: Tensor, constant: Tensor, pick: Tensor | None
 ) -> Ends:
@@ -200,18 +237,29 @@ def _picked(values: Tensor, rows: Tensor, pick: Tensor) -> Tensor:
 
 def module_bounds(
     model: nn.Module, lower: Tensor, upper: Tensor, *, kind: BoundKind = "interval"
-) -> ModuleBounds:
+) -> ModuleBounds | BoxBounds:
     """Bounds of ``model`` over the boxes between ``lower`` and ``upper``, ``(batch, *input)``.
 
-    Differentiable in the model's parameters and in the boxes.
+    Differentiable in the model's parameters and in the boxes. Intervals are known of any module
+    (`qll.bounds.boxes`), linear bounds and the folded kernels of chains.
     """
     pieces = recognise(model, tuple(lower.shape[1:]), compiled=False)
+    if pieces is None and kind == "interval":
+        box = output_box(model, lower, upper)
+        if box.ndim == 2:
+            return BoxBounds(box)
+        raise NetworkError(
+            "the outputs are not a vector",
+            expected="a batch of vectors",
+            found=f"shape {tuple(box.shape)}",
+            fix="flatten the output",
+        )
     if pieces is None:
         raise NetworkError(
-            "this network has a layer without a bound rule",
-            expected="linear, convolution, pooling, normalisation, flatten and ReLU layers",
-            found=type(model).__name__,
-            fix="build it as nn.Sequential of such layers, or train with --method attack",
+            "linear bounds are of chains of affine layers and ReLUs",
+            expected="linear, convolution, average pooling, normalisation, flatten and ReLU layers",
+            found=str(obstacle(model, tuple(lower.shape[1:])) or type(model).__name__),
+            fix="take interval bounds, which know every layer: bound_kind=interval",
         )
     runs: list[_Run] = []
     layers: list[AffineLayer] = []

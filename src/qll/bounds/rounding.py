@@ -5,8 +5,8 @@ not, errs by at most ``gamma_n = n u / (1 - n u)`` times the sum of the sizes of
 ``u = 2^-53`` (Higham, *Accuracy and Stability of Numerical Algorithms*, 2002, section 3.1). The
 sizes are what counts: ``relu(x + 2^53) - 2^53`` sums numbers of 2^53, whatever is left of them.
 
-**Sizes.** Let ``U_j`` bound ``|a_j|`` over the box (``U_0`` from its ends, ``U_j`` from an upper
-bound of ``z_j``). The *size* of ``z_k`` is what its unfolded sums amount to,
+**Sizes.** Let ``U_j`` bound ``|a_j|`` over the box (``U_0`` from its ends, ``U_j`` from bounds of
+``z_j``). The *size* of ``z_k`` is what its unfolded sums amount to,
 
     S_k = |A_m| ( ... (|A_1| U + |c_1|) ... ) + |c_m|,
 
@@ -24,6 +24,8 @@ coefficients ``B_k W_k``, charged at the largest size of what they multiply, is 
 * A < 0: with the chord ``c = fl(h / (h - l))`` and ``r = fl(A fl(-c l))`` the inequality holds up
   to ``8 u |A| h``, because ``c h <= h`` and ``c |l| <= h`` up to rounding; B = fl(A c) moves
   ``B z`` by ``u |A| h`` more.
+* Another activation: its record's lines hold up to `Activation.line_error`, which covers fl(A s)
+  and the intercept as well; a split at a point p adds ``beta s p``.
 * a split: subtracting ``beta s z`` with beta >= 0; rounding is monotone, so that fl(B - beta s)
   differs from B by some other admissible multiplier.
 
@@ -53,7 +55,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from qll.networks.matrices import Array, Matrix, absolute, entries, longest_row
-from qll.networks.program import Affine, Program, Rectify, Step
+from qll.networks.program import Activate, Affine, Program, Step
 from qll.networks.relu_form import ReluForm
 
 UNIT = 2.0**-53
@@ -81,10 +83,10 @@ class Rounding:
         program: Program | None = getattr(network, "program", None)
         # A network that is given by its form alone is what the form says: nothing was folded.
         self.steps = _steps_of(self.form) if program is None else program.steps
-        rectified = [i for i, s in enumerate(self.steps) if isinstance(s, Rectify)]
+        bent = [i for i, s in enumerate(self.steps) if isinstance(s, Activate)]
         # Value i + 1 is that of step i.
-        self.places = [0, *(i + 1 for i in rectified)]
-        self.sources = [*(_source(self.steps[i]) for i in rectified), len(self.steps)]
+        self.places = [0, *(i + 1 for i in bent)]
+        self.sources = [*(_source(self.steps[i]) for i in bent), len(self.steps)]
 
     @cached_property
     def longest(self) -> int:
@@ -98,7 +100,7 @@ class Rounding:
                 into[k] += form.widths[source]
         depth = [0]
         for step in self.steps:
-            if isinstance(step, Rectify):
+            if isinstance(step, Activate):
                 depth.append(0)
                 continue
             own = sum(longest_row(matrix) + 4 for _, matrix in step.terms)
@@ -112,8 +114,8 @@ class Rounding:
 
     def _size_of(self, index: int, sizes: Sequence[Array]) -> Array:
         step = self.steps[index]
-        if isinstance(step, Rectify):
-            raise TypeError("the reach of a ReLU is a bound, not a sum")
+        if isinstance(step, Activate):
+            raise TypeError("the reach of an activation is a bound, not a sum")
         total = np.abs(step.bias)
         for number, (source, matrix) in enumerate(step.terms):
             total = total + self._magnitude(index, number, matrix) @ sizes[source]
@@ -155,7 +157,7 @@ class Sizes:
         while len(self._values) <= source:
             index = len(self._values) - 1
             step = self.rounding.steps[index]
-            if isinstance(step, Rectify):
+            if isinstance(step, Activate):
                 reach = self.reach[self.rounding.places.index(index + 1)]
                 if reach is None:
                     raise ValueError(f"layer {k} is asked for before the layers below are bounded")
@@ -165,9 +167,11 @@ class Sizes:
         size = self._values[source]
         return size if float(size.max(initial=0.0)) < MOST else np.full_like(size, np.inf)
 
-    def bound(self, k: int, high: Array) -> None:
-        """``z_k <= high`` over the box: what later layers read is no larger."""
-        reach = np.maximum(high, 0.0)
+    def bound(self, k: int, low: Array, high: Array) -> None:
+        """``low <= z_k <= high`` over the box: what later layers read is no larger."""
+        with np.errstate(invalid="ignore", over="ignore"):
+            least, most = self.form.layers[k - 1].activation.enclose(low, high)
+        reach = np.maximum(np.abs(least), np.abs(most))
         self.reach[k] = np.where(np.isnan(reach), np.inf, reach)
         del self._values[self.rounding.places[k] :]
 
@@ -197,8 +201,8 @@ class Sizes:
                 high = np.nan_to_num(centre + spread, nan=np.inf, neginf=np.inf, posinf=np.inf)
                 found.append((low, high))
                 if k < len(self.form.layers):
-                    self.bound(k, high)
-                    least, most = np.maximum(low, 0.0), np.maximum(high, 0.0)
+                    self.bound(k, low, high)
+                    least, most = layer.activation.enclose(low, high)
                     sides.append(((least + most) / 2, (most - least) / 2))
         return found
 
@@ -212,7 +216,7 @@ def _steps_of(form: ReluForm) -> tuple[Step, ...]:
     steps: list[Step] = []
     for k, layer in enumerate(form.layers):
         if k:
-            steps.append(Rectify(2 * k - 1))
+            steps.append(Activate(2 * k - 1, form.layers[k - 1].activation))
         # z_k is value 2 k - 1, a_k value 2 k
         steps.append(Affine(tuple((2 * source, w) for source, w in layer.terms), layer.bias))
     return tuple(steps)

@@ -1,4 +1,4 @@
-"""Networks: ONNX files and torch modules read into one graph of affine and ReLU layers.
+"""Networks: ONNX files and torch modules read into one graph of affine layers and activations.
 
 Knows nothing of formulas. :func:`load` gives the handle that attacks, bounds and proofs share.
 """

@@ -20,13 +20,15 @@ value is at least ``1 - gamma'`` times the true one, with ``gamma'`` for ``K + 6
 use one ``g = 1.01 (K + 16) u`` for both and return ``fl(rho (1 + 2 g)) + (K + 1) 2^-1000``; since
 ``(1 - g)(1 + 2g)(1 - u)^4 >= 1`` for ``16 u <= g <= 1/4``, that is an upper bound. A quotient by
 the exact ``d`` adds the rounding of one division, ``u |q|``. ReLU is 1-Lipschitz, so it keeps the
-radius, and where ``c <= -r`` the value is exactly 0. The ends ``c - r`` and ``c + r`` are rounded
+radius, and where ``c <= -r`` the value is exactly 0; any other activation encloses its image of the
+interval itself. The ends ``c - r`` and ``c + r`` are rounded
 outwards. Anything that is not finite ends as the whole line, which is always true.
 
 The analysis needs gradual underflow; a process that flushes denormals (as after
 ``torch.set_flush_denormal``) gets the whole line too, and so the exact path.
 
-**Exact.** Vectors of integers over one common denominator: no rounding at all, and slow.
+**Exact.** Vectors of integers over one common denominator: no rounding at all, and slow; where all
+activations are piecewise linear.
 """
 
 from __future__ import annotations
@@ -39,8 +41,9 @@ from typing import Protocol
 import numpy as np
 
 from qll.errors import InputError
+from qll.networks.activations import RELU, Activation
 from qll.networks.matrices import Array, Matrix, absolute, longest_row, rows_of
-from qll.networks.program import Affine, Program, Rectify
+from qll.networks.program import Activate, Affine, Program
 
 UNIT = 2.0**-53
 TINY = 2.0**-1000  # far above anything lost to underflow, far below any value of interest
@@ -80,7 +83,7 @@ class Enclosure:
     def __init__(self, program: Program) -> None:
         self._program = program
         self._steps = [
-            step if isinstance(step, Rectify) else _prepare(step) for step in program.steps
+            step if isinstance(step, Activate) else _prepare(step) for step in program.steps
         ]
 
     def __call__(self, x: Array) -> tuple[Array, Array]:
@@ -97,10 +100,10 @@ class Enclosure:
         centres = [points.T]
         radii = [np.zeros_like(points.T)]
         for step in self._steps:
-            if isinstance(step, Rectify):
-                c, r = centres[step.source], radii[step.source]
-                centres.append(np.maximum(c, 0.0))
-                radii.append(np.where(c <= -r, 0.0, r))
+            if isinstance(step, Activate):
+                c, r = _through(step.function, centres[step.source], radii[step.source])
+                centres.append(c)
+                radii.append(r)
             else:
                 c, r = _affine(step, centres, radii)
                 centres.append(c)
@@ -149,6 +152,23 @@ def _affine(step: _Prepared, centres: list[Array], radii: list[Array]) -> tuple[
     return centre, radius
 
 
+def _through(function: Activation, centre: Array, radius: Array) -> tuple[Array, Array]:
+    if function == RELU:
+        return np.maximum(centre, 0.0), np.where(centre <= -radius, 0.0, radius)
+    ends = np.nextafter(centre - radius, -np.inf), np.nextafter(centre + radius, np.inf)
+    low, high = function.enclose(*ends)
+    middle = low + (high - low) / 2
+    return middle, np.nextafter(np.maximum(high - middle, middle - low), np.inf)
+
+
+def _exactly(function: Activation, numbers: list[int], below: int) -> tuple[list[int], int]:
+    if function == RELU:
+        return [max(n, 0) for n in numbers], below
+    found = [function.exact(Fraction(n, below)) for n in numbers]
+    common = math.lcm(*(v.denominator for v in found))
+    return [v.numerator * (common // v.denominator) for v in found], common
+
+
 def _gradual_underflow() -> bool:
     smallest = np.array([5e-324])
     return bool((smallest * 1.0 + 0.0 > 0.0)[0])
@@ -160,16 +180,15 @@ class ExactReplay:
     def __init__(self, program: Program) -> None:
         self._program = program
         self._steps = [
-            step if isinstance(step, Rectify) else _IntegerStep(step) for step in program.steps
+            step if isinstance(step, Activate) else _IntegerStep(step) for step in program.steps
         ]
 
     def __call__(self, x: Array) -> tuple[Fraction, ...]:
         point = _points(x, self._program.widths[0], single=True)
         values = [_over_common_denominator(point.tolist())]
         for step in self._steps:
-            if isinstance(step, Rectify):
-                numbers, denominator = values[step.source]
-                values.append(([max(n, 0) for n in numbers], denominator))
+            if isinstance(step, Activate):
+                values.append(_exactly(step.function, *values[step.source]))
             else:
                 values.append(step.apply(values))
         numbers, denominator = values[-1]

@@ -1,4 +1,4 @@
-"""Folding every affine run of a program: what remains is one layer for each ReLU and the output."""
+"""Folding every affine run of a program: a layer remains for each activation, and the output."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from qll.errors import NetworkError
+from qll.networks.activations import RELU, Activation
 from qll.networks.matrices import (
     Array,
     Matrix,
@@ -17,7 +18,7 @@ from qll.networks.matrices import (
     multiply,
     scale_rows,
 )
-from qll.networks.program import Affine, Program, Rectify
+from qll.networks.program import Activate, Affine, Program
 from qll.networks.relu_form import Layer, ReluForm
 
 
@@ -41,8 +42,8 @@ def _fold(program: Program) -> ReluForm:
     layers: list[Layer] = []
     total = 0
     for step in program.steps:
-        if isinstance(step, Rectify):
-            layers.append(_layer(values[step.source]))
+        if isinstance(step, Activate):
+            layers.append(_layer(values[step.source], step.function))
             width = layers[-1].width
             values.append(_Expression({len(layers): None}, np.zeros(width)))
         else:
@@ -71,7 +72,7 @@ def _apply(step: Affine, values: list[_Expression]) -> _Expression:
     return _Expression(blocks, bias)
 
 
-def _layer(value: _Expression) -> Layer:
+def _layer(value: _Expression, activation: Activation = RELU) -> Layer:
     width = value.bias.shape[0]
     terms = []
     for index, block in sorted(value.blocks.items()):
@@ -87,7 +88,7 @@ def _layer(value: _Expression) -> Layer:
             found="infinity",
             fix="scale the weights down; the network has no meaning in floating point as it is",
         )
-    return Layer(value.bias, tuple(terms))
+    return Layer(value.bias, tuple(terms), activation)
 
 
 def _is_zero(matrix: Matrix) -> bool:

@@ -13,7 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from qll.networks.activations import AveragePool, Clip, Extremum, LeakyRelu, MaxPool, Mean, Relu
+from qll.networks.activations import ACTIVATIONS, RELU
+from qll.networks.activations.clip import clip
+from qll.networks.activations.leaky_relu import LeakyRelu
+from qll.networks.activations.sigmoid import Sigmoid
+from qll.networks.activations.silu import Silu
+from qll.networks.bends import Apply, AveragePool, Extremum, MaxPool, Mean, ParametricRelu
 from qll.networks.layers import (
     BatchNorm,
     Concat,
@@ -243,6 +248,8 @@ def _scale(reading: Reading, call: Call) -> Result:
     if call.kind == "Mul" and reading.is_constant(left):
         left, right = right, left
     if not reading.is_constant(right):
+        if call.kind == "Mul" and (gated := _gated(reading, left, right)) is not None:
+            return reading.add(call.name, Apply(Silu()), gated)
         raise refuse(
             "two activations are multiplied or divided, which is not affine",
             "a constant operand",
@@ -254,6 +261,16 @@ def _scale(reading: Reading, call: Call) -> Result:
     if not np.all(constant):
         raise refuse("a tensor is divided by zero", "a divisor without zeros", f"'{right}'")
     return reading.add(call.name, Scale(np.ones(()), constant), reading.value(left))
+
+
+def _gated(reading: Reading, left: str, right: str) -> int | None:
+    """The value of which one operand is the sigmoid and the other itself: SiLU, written out."""
+    a, b = reading.value(left), reading.value(right)
+    for value, share in ((a, b), (b, a)):
+        node = reading.builder.nodes[share - 1] if share else None
+        if node is not None and node.layer == Apply(Sigmoid()) and node.sources == (value,):
+            return value
+    return None
 
 
 @operator("MatMul")
@@ -407,9 +424,19 @@ def _batch_norm(reading: Reading, call: Call) -> Result:
     return reading.add(call.name, layer, operand(reading, call))
 
 
-@operator("Relu")
-def _relu(reading: Reading, call: Call) -> Result:
-    return reading.add(call.name, Relu(), operand(reading, call))
+@operator("Abs", "Exp", "Relu", "Sigmoid", "Softplus", "Tanh")
+def _entrywise(reading: Reading, call: Call) -> Result:
+    """Activations without settings, under their own names."""
+    function = ACTIVATIONS[call.kind.lower()]()
+    return reading.add(call.name, Apply(function), operand(reading, call))
+
+
+@operator("Gelu")
+def _gelu(reading: Reading, call: Call) -> Result:
+    approximate = call.given.get("approximate", b"none")
+    if approximate != b"none":
+        raise refuse("a GELU is approximated", "approximate = none", approximate)
+    return reading.add(call.name, Apply(ACTIVATIONS["gelu"]()), operand(reading, call))
 
 
 @operator("LeakyRelu", "PRelu")
@@ -420,7 +447,8 @@ def _leaky_relu(reading: Reading, call: Call) -> Result:
         slope = np.asarray(np.float32(call.given.get("alpha", 0.01)), dtype=np.float64)
     if not np.all(np.isfinite(slope)):
         raise refuse("a slope is not a number", "finite slopes", "NaN or infinity")
-    return reading.add(call.name, LeakyRelu(slope), operand(reading, call))
+    layer = ParametricRelu(slope) if slope.size > 1 else Apply(LeakyRelu(float(slope.reshape(()))))
+    return reading.add(call.name, layer, operand(reading, call))
 
 
 @operator("Clip")
@@ -436,7 +464,21 @@ def _clip(reading: Reading, call: Call) -> Result:
     lowest = 0.0 if reading.opset < 11 else -math.inf
     if not low <= high or low == math.inf or high == -math.inf or high < lowest:
         raise refuse("a clip has no room", "a lower end below the upper", f"[{low}, {high}]")
-    return reading.add(call.name, Clip(low, high), operand(reading, call))
+    double = reading.types[call.inputs[0]] == "tensor(double)"
+    if double and _comes_from_relu(reading, call.inputs[0]):
+        raise refuse("a float64 clip follows a ReLU", "a network that ONNX Runtime runs", "one")
+    return reading.add(call.name, Apply(clip(low, high)), operand(reading, call))
+
+
+def _comes_from_relu(reading: Reading, name: str) -> bool:
+    """Perhaps by way of identities: ONNX Runtime joins the two, and fails in float64."""
+    index = reading.value(name)
+    while index:
+        node = reading.builder.nodes[index - 1]
+        if not isinstance(node.layer, Reshape):
+            return node.layer == Apply(RELU)
+        index = node.sources[0]
+    return False
 
 
 @operator("Max", "Min")

@@ -218,7 +218,7 @@ def _refuse_unknown(nodes: Any) -> None:
         names = ", ".join(f"{node.op_type} (node '{label(node)}')" for node in unknown)
         raise NetworkError(
             "the network has operators that we do not take",
-            expected=f"affine and ReLU layers: {', '.join(sorted(OPERATORS))}",
+            expected=f"affine layers and activations: {', '.join(sorted(OPERATORS))}",
             found=names,
             fix="replace these layers, or cut the network before them",
         )

@@ -17,7 +17,11 @@ from torch import nn
 
 from qll.errors import NetworkError
 from qll.files import write_atomically
-from qll.networks.activations import AveragePool, Clip, Extremum, LeakyRelu, MaxPool, Mean, Relu
+from qll.networks.activations.clip import Clip
+from qll.networks.activations.gelu import Gelu
+from qll.networks.activations.leaky_relu import LeakyRelu
+from qll.networks.activations.silu import Silu
+from qll.networks.bends import Apply, AveragePool, Extremum, MaxPool, Mean, ParametricRelu
 from qll.networks.graph import Graph, Node
 from qll.networks.layers import (
     BatchNorm,
@@ -39,6 +43,7 @@ from qll.networks.windows import Window
 
 OPSET = 17
 IR_VERSION = 8  # of the same release as the opset: old readers refuse a newer one
+GELU_OPSET, GELU_IR_VERSION = 20, 9
 
 
 def export_onnx(module: nn.Module, path: str | Path, *, input_shape: tuple[int, ...]) -> bytes:
@@ -56,7 +61,10 @@ def onnx_bytes(module: nn.Module, *, input_shape: tuple[int, ...]) -> bytes:
 
 def graph_bytes(graph: Graph, *, double: bool = False) -> bytes:
     onnx = onnx_package()
-    writer = _Writer(graph, double=double)
+    # An old opset is read by more tools; GELU's own operator needs a newer one.
+    needs_gelu = any(node.layer == Apply(Gelu()) for node in graph.nodes)
+    opset = GELU_OPSET if needs_gelu else OPSET
+    writer = _Writer(graph, double=double, opset=opset)
     kind = onnx.TensorProto.DOUBLE if double else onnx.TensorProto.FLOAT
     batch: int | str = "batch" if _keeps_batch(graph) else 1
     rest = graph.output_shape[1:] if graph.output_shape else ()
@@ -69,10 +77,10 @@ def graph_bytes(graph: Graph, *, double: bool = False) -> bytes:
             [onnx.helper.make_tensor_value_info("output", kind, output_shape)],
             writer.tensors,
         ),
-        opset_imports=[onnx.helper.make_opsetid("", OPSET)],
+        opset_imports=[onnx.helper.make_opsetid("", opset)],
         producer_name="qll",
     )
-    model.ir_version = IR_VERSION
+    model.ir_version = IR_VERSION if opset == OPSET else GELU_IR_VERSION
     onnx.checker.check_model(model)
     return bytes(model.SerializeToString(deterministic=True))
 
@@ -114,8 +122,9 @@ def _moves_batch(node: Node) -> bool:
 
 
 class _Writer:
-    def __init__(self, graph: Graph, *, double: bool) -> None:
+    def __init__(self, graph: Graph, *, double: bool, opset: int) -> None:
         self.graph = graph
+        self.opset = opset
         self.dtype = np.float64 if double else np.float32
         self.tensors: list[Any] = []
         self.nodes: list[Any] = []
@@ -332,31 +341,36 @@ def _max_pool(writer: _Writer, layer: MaxPool, node: Node, operands: list[str]) 
 
 
 def _mean(writer: _Writer, layer: Mean, node: Node, operands: list[str]) -> str:
-    if layer.divide:
+    if layer.divide and writer.opset < 18:  # its axes are an attribute
         return writer.node(
             "ReduceMean", node.name, operands, axes=list(layer.axes), keepdims=int(layer.keep)
         )
     axes = writer.tensor(f"{node.name}.axes", np.array(layer.axes, dtype=np.int64))
-    return writer.node("ReduceSum", node.name, [operands[0], axes], keepdims=int(layer.keep))
+    kind = "ReduceMean" if layer.divide else "ReduceSum"
+    return writer.node(kind, node.name, [operands[0], axes], keepdims=int(layer.keep))
 
 
-def _relu(writer: _Writer, layer: Relu, node: Node, operands: list[str]) -> str:
-    return writer.node("Relu", node.name, operands)
+def _apply(writer: _Writer, layer: Apply, node: Node, operands: list[str]) -> str:
+    match layer.function:
+        case LeakyRelu(slope):
+            if writer.dtype is np.float32:
+                return writer.node("LeakyRelu", node.name, operands, alpha=slope)
+            return _parametric(writer, ParametricRelu(np.asarray(slope)), node, operands)
+        case Clip(lower, upper):
+            ends = [
+                writer.tensor(f"{node.name}.{name}", np.asarray(end)) if np.isfinite(end) else ""
+                for name, end in (("lower", lower), ("upper", upper))
+            ]
+            return writer.node("Clip", node.name, [operands[0], *ends])
+        case Silu():  # which has no operator before opset 24
+            share = writer.node("Sigmoid", node.name, operands)
+            return writer.node("Mul", node.name, [operands[0], share])
+    return writer.node(layer.function.onnx[0], node.name, operands)
 
 
-def _leaky_relu(writer: _Writer, layer: LeakyRelu, node: Node, operands: list[str]) -> str:
-    if layer.slope.ndim == 0 and writer.dtype is np.float32:
-        return writer.node("LeakyRelu", node.name, operands, alpha=float(layer.slope))
+def _parametric(writer: _Writer, layer: ParametricRelu, node: Node, operands: list[str]) -> str:
     slope = writer.tensor(f"{node.name}.slope", layer.slope)
     return writer.node("PRelu", node.name, [operands[0], slope])
-
-
-def _clip(writer: _Writer, layer: Clip, node: Node, operands: list[str]) -> str:
-    ends = [
-        writer.tensor(f"{node.name}.{name}", np.asarray(end)) if np.isfinite(end) else ""
-        for name, end in (("lower", layer.lower_end), ("upper", layer.upper_end))
-    ]
-    return writer.node("Clip", node.name, [operands[0], *ends])
 
 
 def _extremum(writer: _Writer, layer: Extremum, node: Node, operands: list[str]) -> str:
@@ -378,8 +392,7 @@ EMIT: dict[type[Layer], Emit] = {
     AveragePool: _average_pool,
     MaxPool: _max_pool,
     Mean: _mean,
-    Relu: _relu,
-    LeakyRelu: _leaky_relu,
-    Clip: _clip,
+    Apply: _apply,
+    ParametricRelu: _parametric,
     Extremum: _extremum,
 }

@@ -1,9 +1,9 @@
 """A network as a list of primitive steps on flattened vectors, holding the stored weights exactly.
 
-Every layer type lowers to three steps, so that the float64 replay, the rigorous enclosure, the
-rational evaluation and the folding each know three rules and nothing of convolutions. A step's
-numbers are the stored ones (float32 is a subset of float64) or small integers: nothing is rounded
-on the way in, which is why a quotient keeps its divisor apart.
+Every layer lowers to affine maps and activations, so that the float64 replay, the rigorous
+enclosure, the rational evaluation and the folding know these two and nothing of convolutions. A
+step's numbers are the stored ones (float32 is a subset of float64) or small integers: nothing is
+rounded on the way in, which is why a quotient keeps its divisor apart.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import TypeAlias
 import numpy as np
 
 from qll.errors import NetworkError
+from qll.networks.activations import RELU, Activation
 from qll.networks.matrices import (
     Array,
     Matrix,
@@ -40,13 +41,14 @@ class Affine:
 
 
 @dataclass(frozen=True)
-class Rectify:
-    """``max(v, 0)``, entry by entry."""
+class Activate:
+    """``function(v)``, entry by entry."""
 
     source: int
+    function: Activation
 
 
-Step: TypeAlias = Affine | Rectify
+Step: TypeAlias = Affine | Activate
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,8 +63,8 @@ class Program:
         """(B, input size) -> (B, output size) in float64, without folding."""
         values: list[Array] = [np.asarray(x, dtype=np.float64).T]
         for step in self.steps:
-            if isinstance(step, Rectify):
-                values.append(np.maximum(values[step.source], 0.0))
+            if isinstance(step, Activate):
+                values.append(step.function.value(values[step.source]))
                 continue
             total = np.repeat(step.bias[:, None], values[0].shape[1], axis=1)
             for source, matrix in step.terms:
@@ -105,8 +107,11 @@ class ProgramBuilder:
     def constant(self, value: Array) -> int:
         return self._append(Affine((), value.reshape(-1)), value.size)
 
+    def activate(self, source: int, function: Activation) -> int:
+        return self._append(Activate(source, function), self.widths[source])
+
     def rectify(self, source: int) -> int:
-        return self._append(Rectify(source), self.widths[source])
+        return self.activate(source, RELU)
 
     def identity(self, source: int) -> Matrix:
         return identity(self.widths[source])
@@ -145,13 +150,13 @@ class ProgramBuilder:
 
 
 def _sources(step: Step) -> tuple[int, ...]:
-    if isinstance(step, Rectify):
+    if isinstance(step, Activate):
         return (step.source,)
     return tuple(source for source, _ in step.terms)
 
 
 def _renumber(step: Step, place: dict[int, int]) -> Step:
-    if isinstance(step, Rectify):
-        return Rectify(place[step.source])
+    if isinstance(step, Activate):
+        return Activate(place[step.source], step.function)
     terms = tuple((place[source], matrix) for source, matrix in step.terms)
     return Affine(terms, step.bias, step.divisor)

@@ -1,6 +1,6 @@
-"""The canonical form of a feed-forward network of affine and ReLU layers, affine runs folded.
+"""The canonical form of a feed-forward network: affine maps and activations, affine runs folded.
 
-With ``a_0`` the flattened input and ``a_k = relu(z_k)``,
+With ``a_0`` the flattened input and ``a_k = f_k(z_k)``, ``f_k`` the layer's activation,
 
     z_k = bias_k + sum_j W[k][j] a_j,   j < k,   k = 1 .. L,
 
@@ -17,15 +17,18 @@ from functools import cached_property
 import numpy as np
 
 from qll.errors import InputError, NetworkError
+from qll.networks.activations import RELU, Activation
 from qll.networks.matrices import Array, Matrix, scale_columns
 
 
 @dataclass(frozen=True, eq=False)
 class Layer:
-    """One pre-activation ``z = bias + sum_j W_j a_j``; ``terms`` holds ``(j, W_j)`` by rising j."""
+    """One pre-activation ``z = bias + sum_j W_j a_j``; ``terms`` holds ``(j, W_j)`` by rising j.
+    ``activation`` makes ``a`` of it; the last layer's is not used."""
 
     bias: Array  # (n,)
     terms: tuple[tuple[int, Matrix], ...]  # (source index, (n, width of the source))
+    activation: Activation = RELU
 
     @property
     def width(self) -> int:
@@ -78,10 +81,24 @@ class ReluForm:
 
     @cached_property
     def is_chain(self) -> bool:
+        """Whether every layer reads the one before it, and nothing else."""
         return all(
             tuple(source for source, _ in layer.terms) == (k,)
             for k, layer in enumerate(self.layers)
         )
+
+    @cached_property
+    def is_relu(self) -> bool:
+        return all(layer.activation == RELU for layer in self.layers[:-1])
+
+    @property
+    def is_relu_chain(self) -> bool:
+        """What the compiled kernels take."""
+        return self.is_chain and self.is_relu
+
+    @cached_property
+    def is_piecewise_linear(self) -> bool:
+        return all(layer.activation.piecewise_linear for layer in self.layers[:-1])
 
     def pre_activations(self, x: Array) -> list[Array]:
         """``[z_1, ..., z_L]``, each (B, n), for points ``x`` (B, input size)."""
@@ -101,7 +118,7 @@ class ReluForm:
             for source, weight in layer.terms:
                 z += weight @ activations[source]
             result.append(z.T)
-            activations.append(np.maximum(z, 0.0))
+            activations.append(layer.activation.value(z))
         return result
 
     def forward(self, x: Array) -> Array:
@@ -121,7 +138,7 @@ class ReluForm:
                     bias = bias - weight @ (centre / width)
                 else:
                     terms.append((source, weight))
-            layers.append(Layer(bias, tuple(terms)))
+            layers.append(Layer(bias, tuple(terms), layer.activation))
         return ReluForm(self.input_shape, tuple(layers))
 
 

@@ -12,7 +12,17 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from qll.networks.activations import AveragePool, Clip, Extremum, LeakyRelu, MaxPool, Mean, Relu
+from qll.networks.activations import RELU
+from qll.networks.activations.abs import Abs
+from qll.networks.activations.clip import clip
+from qll.networks.activations.exp import Exp
+from qll.networks.activations.gelu import Gelu
+from qll.networks.activations.leaky_relu import LeakyRelu
+from qll.networks.activations.sigmoid import Sigmoid
+from qll.networks.activations.silu import Silu
+from qll.networks.activations.softplus import Softplus
+from qll.networks.activations.tanh import Tanh
+from qll.networks.bends import Apply, AveragePool, Extremum, MaxPool, Mean
 from qll.networks.layers import (
     BatchNorm,
     Convolution,
@@ -215,19 +225,43 @@ def _adaptive(layer: Callable[[Window], Any], rank: int) -> Read:
 
 
 def _relu(reading: TorchReading, x: Activation, inplace: bool = False) -> Activation:
-    return reading.add(Relu(), x)
+    return reading.add(Apply(RELU), x)
 
 
 def _leaky_relu(
     reading: TorchReading, x: Activation, negative_slope: float = 0.01, inplace: bool = False
 ) -> Activation:
-    return reading.add(LeakyRelu(reading.array(negative_slope)), x)
+    return reading.add(Apply(LeakyRelu(float(reading.array(negative_slope)))), x)
 
 
 def _clamp(reading: TorchReading, x: Activation, min: Any = None, max: Any = None) -> Activation:
     lower = -math.inf if min is None else float(reading.array(min))
     upper = math.inf if max is None else float(reading.array(max))
-    return reading.add(Clip(lower, upper), x)
+    return reading.add(Apply(clip(lower, upper)), x)
+
+
+def _entrywise(function: Any) -> Read:
+    """An activation without settings."""
+
+    def read(reading: TorchReading, x: Activation, inplace: bool = False) -> Activation:
+        return reading.add(Apply(function), x)
+
+    return read
+
+
+def _gelu(reading: TorchReading, x: Activation, approximate: str = "none") -> Activation:
+    if approximate != "none":
+        raise refuse("a GELU is approximated", "approximate='none'", repr(approximate))
+    return reading.add(Apply(Gelu()), x)
+
+
+def _softplus(
+    reading: TorchReading, x: Activation, beta: float = 1.0, threshold: float = 20.0
+) -> Activation:
+    """Without the threshold, beyond which torch takes the identity: less than 3e-9 away."""
+    if beta != 1.0 or threshold < 20.0:
+        raise refuse("a softplus has settings", "beta=1 and threshold=20", (beta, threshold))
+    return reading.add(Apply(Softplus()), x)
 
 
 def _extremum(sign: int) -> Read:
@@ -303,6 +337,11 @@ MODULES: dict[type[nn.Module], Read] = {
     nn.ReLU6: lambda reading, layer, x: _clamp(reading, x, 0.0, 6.0),
     nn.Hardtanh: lambda reading, layer, x: _clamp(reading, x, layer.min_val, layer.max_val),
     nn.LeakyReLU: _with(_leaky_relu, "negative_slope"),
+    nn.Sigmoid: _with(_entrywise(Sigmoid())),
+    nn.Tanh: _with(_entrywise(Tanh())),
+    nn.Softplus: _with(_softplus, "beta", "threshold"),
+    nn.GELU: _with(_gelu, "approximate"),
+    nn.SiLU: _with(_entrywise(Silu())),
     nn.Flatten: _with(flatten, "start_dim", "end_dim"),
     nn.Unflatten: lambda reading, layer, x: unflatten(
         reading, x, layer.dim, layer.unflattened_size
@@ -343,6 +382,10 @@ METHODS: dict[str, Read] = {
     "relu_": _relu,
     "clamp": _clamp,
     "clip": _clamp,
+    "abs": _entrywise(Abs()),
+    "exp": _entrywise(Exp()),
+    "sigmoid": _entrywise(Sigmoid()),
+    "tanh": _entrywise(Tanh()),
     "add": _add,
     "sub": _subtract,
     "mul": _mul,
@@ -372,6 +415,10 @@ FUNCTIONS: dict[Any, Read] = {
     torch.matmul: _matmul,
     torch.relu: _relu,
     torch.clamp: _clamp,
+    torch.abs: _entrywise(Abs()),
+    torch.exp: _entrywise(Exp()),
+    torch.sigmoid: _entrywise(Sigmoid()),
+    torch.tanh: _entrywise(Tanh()),
     torch.maximum: _extremum(1),
     torch.max: _extremum(1),
     torch.minimum: _extremum(-1),
@@ -388,6 +435,15 @@ FUNCTIONS: dict[Any, Read] = {
     torch.sum: _total,
     functional.relu: _relu,
     functional.leaky_relu: _leaky_relu,
+    functional.relu6: lambda reading, x, inplace=False: _clamp(reading, x, 0.0, 6.0),
+    functional.hardtanh: lambda reading, x, min_val=-1.0, max_val=1.0, inplace=False: _clamp(
+        reading, x, min_val, max_val
+    ),
+    functional.gelu: _gelu,
+    functional.sigmoid: _entrywise(Sigmoid()),
+    functional.silu: _entrywise(Silu()),
+    functional.softplus: _softplus,
+    functional.tanh: _entrywise(Tanh()),
     functional.linear: _linear,
     functional.conv1d: _convolution(1),
     functional.conv2d: _convolution(2),

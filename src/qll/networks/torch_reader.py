@@ -194,7 +194,7 @@ def _refuse_unknown(
         names = sorted({kind.__name__ for kind in known})
         raise NetworkError(
             "the module has layers that we do not take",
-            expected=f"affine and ReLU layers: {', '.join(names)} and their functions",
+            expected=f"affine layers and activations: {', '.join(names)} and their functions",
             found=", ".join(unknown),
             fix="replace these layers, or cut the network before them",
         )

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from qll.errors import NetworkError
-from qll.networks.activations import Relu
+from qll.networks.activations import RELU
+from qll.networks.bends import Apply
 from qll.networks.layers import BatchNorm, Convolution, Linear, Reshape
 from qll.networks.matrices import Array, Matrix, is_sparse
 from qll.networks.models import Normalize
@@ -82,7 +83,7 @@ def _by_layers(network: Network) -> nn.Sequential | None:
             case BatchNorm(gain, shift, mean, variance, epsilon) if (gain > 0).all():
                 deviation = np.sqrt(variance + epsilon) / gain
                 layers.append(Normalize((mean - shift * deviation).tolist(), deviation.tolist()))
-            case Relu():
+            case Apply(function) if function == RELU:
                 layers.append(nn.ReLU())
             case _:
                 return None
@@ -92,12 +93,14 @@ def _by_layers(network: Network) -> nn.Sequential | None:
 def _dense(network: Network) -> nn.Sequential:
     form = network.relu_form
     entries = sum(layer.width * form.widths[k] for k, layer in enumerate(form.layers))
-    if not form.is_chain or entries > MOST_WEIGHTS:
+    if not form.is_relu_chain or entries > MOST_WEIGHTS:
         raise NetworkError(
             "this network cannot be trained further",
             where=network.name,
             expected=f"a chain of affine layers and ReLUs with at most {MOST_WEIGHTS:,} weights",
-            found="branches" if not form.is_chain else f"{entries:,} weights",
+            found="branches or other activations"
+            if not form.is_relu_chain
+            else f"{entries:,} weights",
             fix="pass the torch module that it was exported from",
         )
     layers: list[nn.Module] = [nn.Flatten()]

@@ -58,7 +58,7 @@ class SearchNetwork:
             if z.shape[1] != x.shape[1]:
                 z = np.repeat(z, x.shape[1], axis=1)
             result.append(z)
-            activations.append(np.maximum(z, 0))
+            activations.append(self.form.layers[len(result) - 1].activation.value(z))
         return result
 
     def backward(self, z: Sequence[Single], gradient: Single) -> Single:
@@ -70,7 +70,7 @@ class SearchNetwork:
                 continue
             g = flowing.pop(k)
             if k < len(z):
-                g = g * (z[k - 1] > 0)
+                g = g * self.form.layers[k - 1].activation.gradient(z[k - 1])
             for source, _, transposed in self._weights[k - 1]:
                 part = transposed @ g
                 flowing[source] = flowing[source] + part if source in flowing else part

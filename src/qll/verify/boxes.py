@@ -140,7 +140,7 @@ class BoxProver:
         self.crown = Crown(form, device=device)
         compiled = compiled and available()
         self.finisher = (
-            ChainProver(form) if compiled and form.is_chain and len(form.layers) > 1 else None
+            ChainProver(form) if compiled and form.is_relu_chain and len(form.layers) > 1 else None
         )
         self.dense = DenseChain(form) if compiled and DenseChain.fits(form) else None
 
@@ -162,6 +162,17 @@ class BoxProver:
         if self._rounding is None or self._rounding.network is not query.network:
             self._rounding = Rounding(query.network, self.form)
         return Sizes(self._rounding, query.lower, query.upper, leaves=query.search.leaves)
+
+    def neurons_of(self, outcome: Outcome) -> Any:
+        """Those of the proofs by neurons, if there are any."""
+        finished = outcome.trace.boxes is not None and outcome.trace.boxes.finished
+        return self.finisher.chain if finished and self.finisher is not None else None
+
+    def tell(self, writer: Any, query: Query, outcome: Outcome) -> None:
+        """The proof, to one who writes it down."""
+        if outcome.trace.boxes is None:
+            raise ValueError("this prover was not asked to keep its proofs")
+        writer.follow_boxes(query, outcome.trace.boxes)
 
     def prove(self, query: Query, deadline: float, search: Search) -> Outcome:
         if self.finisher is not None:
@@ -207,8 +218,9 @@ class _BoxRun:
         rows = np.zeros((1, self.form.output_size))
         box = self.query.lower[None], self.query.upper[None]
         found = dense.bound(*box, rows, np.zeros(1), sizes=self.sizes)
-        for k, high in enumerate(dense.by_layer(found.high[0]), start=1):
-            self.sizes.bound(k, high)
+        ends = zip(dense.by_layer(found.low[0]), dense.by_layer(found.high[0]), strict=True)
+        for k, (low, high) in enumerate(ends, start=1):
+            self.sizes.bound(k, low, high)
 
     @property
     def form(self) -> ReluForm:

@@ -39,7 +39,7 @@ from qll.audit.layout import (
     Header,
     digest,
 )
-from qll.bounds.chain import Chain, Node
+from qll.bounds.chain import Node
 from qll.bounds.groups import Groups
 from qll.files import write_atomically, write_error
 from qll.formula.hard import Affine, HardForm, Max
@@ -47,11 +47,9 @@ from qll.formula.parse import parse_specification
 from qll.formula.question import canonical, question
 from qll.formula.rewrite import Shape
 from qll.property import Property
-from qll.verify.boxes import BoxProver
 from qll.verify.boxes import _conjunctions as conjunctions
 from qll.verify.condition import Any_, Array, Both, Tree, obligations
 from qll.verify.proof import Boxes, ByConstruction, Outcome, Trail
-from qll.verify.prover import ChainProver
 from qll.verify.query import Query
 from qll.verify.verdict import Reason, Status, Verdict
 
@@ -240,30 +238,26 @@ def _writer(query: Query, verdict: Verdict) -> _Writer:
         writer = _Writer(query, None)
         writer.follow_construction(query)
         return writer
-    prover, outcome = verdict.proof if verdict.proof is not None else (None, None)
-    if type(prover) is ChainProver and outcome is not None:
-        writer = _Writer(query, prover.chain)
-        writer.follow(query, outcome)
-    elif isinstance(prover, BoxProver) and outcome is not None and outcome.trace.boxes is not None:
-        finished = prover.finisher is not None and outcome.trace.boxes.finished
-        chain = prover.finisher.chain if finished and prover.finisher else None
-        writer = _Writer(query, chain)
-        writer.follow_boxes(query, outcome.trace.boxes)
-    else:
-        raise Unwritable("this prover keeps no proof that can be written")
+    if verdict.proof is None:
+        raise Unwritable("no proof was kept")
+    prover, outcome = verdict.proof
+    writer = _Writer(query, prover.neurons_of(outcome))
+    prover.tell(writer, query, outcome)
     return writer
 
 
 class _Writer:
-    """Collects the tree in preorder and the problems (bounds and leaves) in the same order."""
+    """Collects the tree in preorder and the problems (bounds and leaves) in the same order; a
+    prover tells it how its proof went. ``chain`` are the neurons in the prover's own order."""
 
-    def __init__(self, query: Query, chain: Chain | None) -> None:
+    def __init__(self, query: Query, chain: Any) -> None:
         self.chain = chain
         self.kinds: list[tuple[int, int]] = []
         self.targets: list[int] = []
         self.alphas: list[Array] = []
         self.deltas: list[Array] = []
         self.betas: list[Array] = []
+        self.points: list[float] = []
         self.weights: list[Array] = []
         widths = [layer.width for layer in query.form.layers[:-1]]
         self.neurons = sum(widths)
@@ -273,12 +267,16 @@ class _Writer:
             self.real = np.full(chain.neurons, -1)
             start = 0
             for k, width in enumerate(widths):
-                here = chain.groups.order if k == 0 else np.arange(width)
-                self.real[chain.part(k)][:width] = here + start
+                self.real[chain.part(k)][:width] = chain.order(k) + start
                 start += width
             self.sizes = (widths[0], chain.form.input_size)
-            home = chain.groups.copy_home
+            home = np.zeros(0) if chain.groups is None else chain.groups.copy_home
             self.others = np.flatnonzero(home != np.arange(home.size))
+
+    def open(self) -> None:
+        """The bounds that CROWN finds, for all neurons: where the proof begins."""
+        self.kinds.append((OPEN, 0))
+        self.loose = np.ones(self.neurons, dtype=bool)
 
     def follow(self, query: Query, outcome: Outcome) -> None:
         chain, trace = self.chain, outcome.trace
@@ -373,6 +371,8 @@ class _Writer:
                 work.append((items, depth + 1, splits))
                 continue
             self.kinds.append((SPLIT, int(self.real[step.neuron])))
+            if step.point is not None:
+                self.points.append(step.point)
             for sign in (1, -1):
                 side = [item for item in items if item[0][depth].sign == sign]
                 own = replace(step, sign=sign)
@@ -387,7 +387,12 @@ class _Writer:
     def _problem(self, node: Node, splits: list[Trail]) -> None:
         self.alphas.append(self._real(node.alpha))
         self.deltas.append(node.delta[self.others].astype(np.float64))
-        self.betas.append(np.array([max(0.0, float(node.beta[s.neuron])) for s in splits]))
+        neurons = dict.fromkeys(s.neuron for s in splits)  # a curved one may be split again
+        self.betas.append(np.array([max(0.0, float(node.beta[n])) for n in neurons]))
+
+    @property
+    def has_groups(self) -> bool:
+        return self.chain is not None and self.chain.groups is not None
 
     def _real(self, values: Any) -> Array:
         """Values of a chain (or of its lower layers) in the order of the network's neurons."""
@@ -413,10 +418,11 @@ class _Writer:
             "arguments": np.array([a for _, a in self.kinds], dtype=np.int64),
             "targets": np.array(self.targets, dtype=np.int64),
             "loose": np.packbits(loose),
-            **(_no_groups() if self.chain is None else _groups(self.chain.groups, self.sizes)),
+            **(_groups(self.chain.groups, self.sizes) if self.has_groups else _no_groups()),
             "alpha": alpha,
             "delta": delta,
             "delta_scale": scale if delta.size else none,
+            "points": np.array(self.points, dtype=np.float64),
             "beta": np.concatenate([none, *self.betas]),
             "weights": np.concatenate([none, *self.weights]),
         }

@@ -28,7 +28,7 @@ def by_construction(query: Query) -> Verdict | None:
         return None  # without its file there is nothing to check exactly
     if len(layers) < 2 or condition.inputs is not None or query.constraints:
         return None
-    if [source for source, _ in layers[-1].terms] != [len(layers) - 1]:
+    if not query.form.is_relu or [s for s, _ in layers[-1].terms] != [len(layers) - 1]:
         return None  # it reads more than the activations of the last hidden layer
     found = obligations(condition.tree)
     if len(found) > _MOST_WAYS or any(each.waiting for each in found):

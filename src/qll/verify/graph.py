@@ -18,15 +18,19 @@ from numpy.typing import NDArray
 from qll.bounds.chain import Chain, Node
 from qll.bounds.crown import Crown
 from qll.bounds.dual import Domains, Multipliers, Rates
+from qll.bounds.groups import Groups
 from qll.bounds.rounding import Sizes, proved
+from qll.networks.activations import RELU, Activation
 from qll.networks.relu_form import ReluForm
 from qll.verify.condition import Array
-from qll.verify.proof import Effort
+from qll.verify.proof import Effort, Outcome
 from qll.verify.prover import WARM, ChainProver, _Run
 from qll.verify.query import Query
 from qll.verify.root import Root
 
 BATCH = 32
+# A curved activation is not split again on less than this share of its pre-activation's size.
+LEAST_WIDTH = 1e-7
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,13 +88,50 @@ class Layout:
             sign=np.zeros(self.neurons, dtype=np.int8),
             objective=objective,
             offset=offset,
-            alpha=(high > -low).astype(np.float32),
+            alpha=self._start(low, high),
             beta=np.zeros(self.neurons, dtype=np.float32),
             weight=np.ones(len(offset), dtype=np.float32),
             delta=np.zeros(self.crown.copies, dtype=np.float32),
             size=size,
+            point=None if self.form.is_relu else np.zeros(self.neurons),
             label=label,
         )
+
+    def _start(self, low: Array, high: Array) -> NDArray[np.float32]:
+        parts = [np.zeros(0)]
+        for k, activation in enumerate(self.crown.activations):
+            ends = (torch.from_numpy(side[self.part(k)]) for side in (low, high))
+            parts.append(activation.start(*ends).numpy())
+        return np.concatenate(parts).astype(np.float32)
+
+    def splittable(self, node: Node) -> NDArray[np.bool_]:
+        """Where the activation is not linear; a kink once, a curve as long as it has a width."""
+        parts = [np.zeros(0, dtype=bool)]
+        for k, activation in enumerate(self.crown.activations):
+            low, high = node.low[self.part(k)], node.high[self.part(k)]
+            linear = activation.is_linear(torch.from_numpy(low), torch.from_numpy(high)).numpy()
+            wide = high - low > LEAST_WIDTH * (1.0 + np.abs(low) + np.abs(high))
+            parts.append(~linear & (wide if not activation.piecewise_linear else True))
+        return np.concatenate(parts)
+
+    def order(self, layer: int) -> NDArray[np.int64]:
+        return np.arange(int(self.widths[layer]))
+
+    @property
+    def groups(self) -> Groups | None:
+        return self.crown.groups
+
+    def _activation(self, neuron: int) -> Activation:
+        layer = int(np.searchsorted(self.starts, neuron, side="right")) - 1
+        return self.crown.activations[layer]
+
+    def split_point(self, node: Node, neuron: int) -> float:
+        ends = node.low[neuron : neuron + 1], node.high[neuron : neuron + 1]
+        return float(self._activation(neuron).split_point(*ends)[0])
+
+    def told_point(self, node: Node, neuron: int) -> float | None:
+        activation = self._activation(neuron)
+        return None if activation == RELU else self.split_point(node, neuron)
 
 
 class GraphProver(ChainProver):
@@ -106,7 +147,7 @@ class GraphProver(ChainProver):
         self.run_type = _GraphRun
         self.rates = Rates()
         self.warm = WARM
-        self.keeps = False  # there are no certificates of these proofs
+        self.keeps = False
 
     @property
     def chain(self) -> Any:
@@ -118,6 +159,10 @@ class GraphProver(ChainProver):
 
     def prepare(self, query: Query) -> None:
         """Nothing is compiled here."""
+
+    def tell(self, writer: Any, query: Query, outcome: Outcome) -> None:
+        writer.open()
+        writer.follow(query, outcome)
 
     def objectives(self, query: Query) -> tuple[Array, Array]:
         condition = query.search
@@ -151,6 +196,7 @@ class GraphProver(ChainProver):
             tensor(np.stack([padded(n.offset) for n in nodes])),
             rows[..., outputs:] if rows.shape[-1] > outputs else None,
             tensor(np.stack([padded(n.size) for n in nodes])),
+            None if nodes[0].point is None else stack("point"),
         )
         multipliers = Multipliers(
             stack("alpha"),
@@ -182,9 +228,12 @@ class GraphProver(ChainProver):
             with torch.no_grad():
                 coefficients, _ = self.bounds.coefficients(domains, best)
                 gaps = [
-                    c.abs() * (-lo * hi).clamp(min=0) / (hi - lo).clamp(min=1e-30)
-                    for c, lo, hi in zip(coefficients, domains.low, domains.high, strict=True)
-                ]
+                    c.abs() * _loss(activation, lo, hi)
+                    for activation, c, lo, hi in zip(
+                        self.bounds.activations, coefficients, domains.low, domains.high,
+                        strict=True,
+                    )
+                ]  # fmt: skip
             values = bound.value.cpu().numpy()
             for row, node in enumerate(part):
                 old = (node.bound, node.alpha, node.beta, node.weight, node.delta)
@@ -208,6 +257,17 @@ class GraphProver(ChainProver):
                 found = self.bounds(domains, allowed, allowance=allowance)
                 values.append(found.value.cpu().numpy())
         return proved(np.concatenate(values))
+
+
+def _loss(activation: Activation, low: torch.Tensor, high: torch.Tensor) -> torch.Tensor:
+    """How far the relaxation is open, about in its middle: what a split would win back."""
+    if activation == RELU:
+        return (-low * high).clamp(min=0) / (high - low).clamp(min=1e-30)
+    alpha = activation.start(low, high)
+    (a, b), (c, d) = (
+        line(low, high, alpha) for line in (activation.lower_line, activation.upper_line)
+    )
+    return ((c - a) * (low + high) / 2 + d - b).clamp(min=0)
 
 
 def _flat(parts: list[torch.Tensor], row: int) -> NDArray[np.float32]:

@@ -47,6 +47,9 @@ def judge(query: Query, x: Array) -> Judgement:
         floor, ceiling = Fraction(-1), Fraction(1)  # nothing is known
     if not _violated(query, floor):
         if _violated(query, ceiling):
+            if not query.form.is_piecewise_linear:  # nothing is exact: too near to tell
+                note = f"the value lies between {float(floor):.3g} and {float(ceiling):.3g}"
+                return Judgement(Worth.NEAR_TIE, (float(floor), float(ceiling)), note)
             exact = query.network.evaluate_exact(point)
             floor = ceiling = condition.exact_value(exact, point)
         if not _violated(query, floor):

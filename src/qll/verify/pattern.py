@@ -31,6 +31,8 @@ def climb(
     chosen = list(leaves)
     best = query.clip(start)
     best_value = _value(query, best, chosen)
+    if not form.is_relu:  # a pattern of signs does not make it linear
+        return best, best_value
     flipped: dict[tuple[int, int], bool] = {}
     for _ in range(rounds):
         if clock.now() > deadline:

@@ -30,11 +30,12 @@ class Effort:
 @dataclass(frozen=True, eq=False)
 class Trail:
     """A step on the way from the root to a node, for certificates: neuron ``neuron`` (flat) was
-    split to ``sign``, or the bounds of ``tightened`` were proved."""
+    split to ``sign`` at ``point`` (None: at 0), or the bounds of ``tightened`` were proved."""
 
     parent: Trail | None
     neuron: int = -1
     sign: int = 0
+    point: float | None = None
     tightened: tuple[Node, ...] = ()
 
 

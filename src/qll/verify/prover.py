@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -134,6 +135,14 @@ class ChainProver:
         offsets = -(condition.outputs @ last.bias + condition.constant)
         return self.chain.spread(self.chain.layers - 1, rows), offsets
 
+    def neurons_of(self, outcome: Outcome) -> Any:
+        """The neurons in the order in which the proof speaks of them."""
+        return self.chain
+
+    def tell(self, writer: Any, query: Query, outcome: Outcome) -> None:
+        """The proof, to one who writes it down."""
+        writer.follow(query, outcome)
+
     def prove(
         self,
         query: Query,
@@ -235,7 +244,7 @@ class _Run(Root):
         gap = node.gap
         if gap is None:
             return []
-        unstable = (node.low < 0) & (node.high > 0) & (node.sign == 0)
+        unstable = self.chain.splittable(node)
         widths = self.chain.widths
         open_layers = [k for k in range(self.chain.layers) if unstable[self.chain.part(k)].any()]
         if not open_layers:
@@ -248,16 +257,22 @@ class _Run(Root):
         return [int(n) for n in here[order][:count]]
 
     def child(self, node: Node, neuron: int, sign: int) -> Node:
-        low, high, signs = node.low, node.high, node.sign.copy()
+        low, high, signs, point = node.low, node.high, node.sign.copy(), node.point
         signs[neuron] = sign
+        at = self.chain.split_point(node, neuron)
+        if point is not None:
+            point = point.copy()
+            point[neuron] = at
         if sign > 0:
             low = low.copy()
-            low[neuron] = max(low[neuron], 0.0)
+            low[neuron] = max(low[neuron], at)
         else:
             high = high.copy()
-            high[neuron] = min(high[neuron], 0.0)
-        trail = Trail(node.trail, neuron, sign)
-        return replace(node, low=low, high=high, sign=signs, depth=node.depth + 1, trail=trail)
+            high[neuron] = min(high[neuron], at)
+        trail = Trail(node.trail, neuron, sign, self.chain.told_point(node, neuron))
+        return replace(
+            node, low=low, high=high, sign=signs, point=point, depth=node.depth + 1, trail=trail
+        )
 
     def pick(self, nodes: list[Node]) -> list[tuple[Node, Node] | None]:
         """For each node the two children of its best split; None where nothing is left to split."""

@@ -191,7 +191,7 @@ class Root:
                     else:
                         high[at] = min(high[at], -bound)
             self.low, self.high = low, high
-            self.sizes.bound(k + 1, full.gather(k, high))
+            self.sizes.bound(k + 1, full.gather(k, low), full.gather(k, high))
             self.measure()
 
     def note_tightened(self, layer: int, node: Node, bound: float) -> None:

@@ -143,7 +143,8 @@ class BranchAndBound(Backend):
 
 
 def splits_boxes(query: Query) -> bool:
-    return query.form.input_size <= FEW_INPUTS and ways(query.search.tree) <= FEW_WAYS
+    free = int((query.upper > query.lower).sum())  # those that cannot move cost nothing
+    return free <= FEW_INPUTS and ways(query.search.tree) <= FEW_WAYS
 
 
 def choose_prover(query: Query) -> Prover:
@@ -151,7 +152,7 @@ def choose_prover(query: Query) -> Prover:
     form = query.form
     if splits_boxes(query):
         return BoxProver(form)
-    compiled = available() and form.is_chain and len(form.layers) > 1
+    compiled = available() and form.is_relu_chain and len(form.layers) > 1
     if compiled and query.search.inputs is None:
         return ChainProver(form)
     return GraphProver(form)

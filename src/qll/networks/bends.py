@@ -1,4 +1,4 @@
-"""Layers with a bend, all made of ReLUs, and the pooling layers."""
+"""Activations as layers, extrema made of ReLUs, and the pooling layers."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from qll.errors import NetworkError
+from qll.networks.activations import Activation
 from qll.networks.layers import Indices, Layer, Shape, misfit, positions
 from qll.networks.matrices import Array, broadcast, csr, diagonal, selection
 from qll.networks.program import ProgramBuilder
@@ -15,17 +16,21 @@ from qll.networks.windows import Window
 
 
 @dataclass(frozen=True)
-class Relu(Layer):
+class Apply(Layer):
+    """An activation, entry by entry."""
+
+    function: Activation
+
     def shape(self, *operands: Shape) -> Shape:
         return operands[0]
 
     def lower(self, builder: ProgramBuilder, values: list[int], shapes: list[Shape]) -> int:
-        return builder.rectify(values[0])
+        return builder.activate(values[0], self.function)
 
 
 @dataclass(frozen=True, eq=False)
-class LeakyRelu(Layer):
-    """``slope * x + relu(x) - slope * relu(x)``; ``slope`` broadcasts (PReLU)."""
+class ParametricRelu(Layer):
+    """``slope * x + relu(x) - slope * relu(x)``, a slope for each entry, broadcast."""
 
     slope: Array
 
@@ -39,34 +44,6 @@ class LeakyRelu(Layer):
         bent = builder.rectify(values[0])
         # 1 - slope is not always a float: two terms keep the stored slope exact.
         return builder.affine([(values[0], slope), (bent, builder.identity(bent)), (bent, -slope)])
-
-
-@dataclass(frozen=True)
-class Clip(Layer):
-    """``lower + relu(x - lower) - relu(x - upper)``; either end may be infinite."""
-
-    lower_end: float
-    upper_end: float
-
-    def shape(self, *operands: Shape) -> Shape:
-        if not self.lower_end <= self.upper_end:
-            raise misfit("a clip has no room", "a lower end below the upper", self)
-        return operands[0]
-
-    def lower(self, builder: ProgramBuilder, values: list[int], shapes: list[Shape]) -> int:
-        value = values[0]
-        width = builder.widths[value]
-        eye = builder.identity(value)
-        if math.isfinite(self.upper_end):  # min(x, u) = x - relu(x - u)
-            above = builder.rectify(builder.affine([(value, eye)], np.full(width, -self.upper_end)))
-            value = builder.affine([(value, eye), (above, -eye)])
-        if math.isfinite(self.lower_end):  # max(x, l) = l + relu(x - l)
-            level = np.full(width, self.lower_end)
-            inside = builder.rectify(
-                builder.affine([(value, eye)], -level) if self.lower_end else value
-            )
-            value = builder.affine([(inside, eye)], level) if self.lower_end else inside
-        return value
 
 
 @dataclass(frozen=True)

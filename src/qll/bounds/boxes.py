@@ -1,0 +1,335 @@
+"""Interval bounds of any torch module: the module itself is run, on boxes instead of points.
+
+A `Box` stands for a tensor of which each entry lies between two others. torch hands every function
+that is called on one to `Box.__torch_function__`, so the module's own ``forward`` runs as it is,
+with live weights, hooks and branches on shapes; whatever has no rule is refused by name.
+An affine map takes middle and radius, an activation its image of an interval (`Activation.image`),
+a pooling or a maximum both ends, and what only moves entries moves both.
+
+A linear layer at the end is kept apart until something reads it: composed with the question (a
+difference of two logits, say) it gives better bounds than bounded by itself.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from qll.errors import NetworkError
+from qll.networks.activations import ACTIVATIONS, Activation
+from qll.networks.activations.clip import Clip
+from qll.networks.activations.leaky_relu import LeakyRelu
+
+Ends = tuple[Tensor, Tensor]
+Rule = Callable[..., Any]
+
+
+class Box:
+    """Entries between ``lower`` and ``upper``; ``linear`` are the box, weight and bias whose image
+    it is, if a linear layer gave it."""
+
+    def __init__(
+        self, lower: Tensor, upper: Tensor, linear: tuple[Box, Tensor, Tensor | None] | None = None
+    ) -> None:
+        self.lower, self.upper, self.linear = lower, upper, linear
+
+    @classmethod
+    def around(cls, middle: Tensor, radius: Tensor) -> Box:
+        return cls(middle - radius, middle + radius)
+
+    @property
+    def middle(self) -> Tensor:
+        return (self.lower + self.upper) / 2
+
+    @property
+    def radius(self) -> Tensor:
+        return (self.upper - self.lower) / 2
+
+    @property
+    def shape(self) -> torch.Size:
+        return self.lower.shape
+
+    @property
+    def ndim(self) -> int:
+        return self.lower.ndim
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.lower.dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self.lower.device
+
+    def size(self, dim: int | None = None) -> Any:
+        return self.shape if dim is None else self.shape[dim]
+
+    def dim(self) -> int:
+        return self.lower.dim()
+
+    def __len__(self) -> int:
+        return len(self.lower)
+
+    @classmethod
+    def __torch_function__(
+        cls, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        rule = RULES.get(function)
+        if rule is None:
+            raise _unknown(getattr(function, "__name__", str(function)))
+        return rule(*args, **(kwargs or {}))
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(Tensor, name, None)
+        if name.startswith("__") or (method is None and not hasattr(Tensor, name)):
+            raise AttributeError(name)
+        if method not in RULES:
+            raise _unknown(name)
+        return lambda *args, **kwargs: RULES[method](self, *args, **kwargs)
+
+    def __getitem__(self, key: Any) -> Box:
+        return Box(self.lower[key], self.upper[key])
+
+    def __neg__(self) -> Box:
+        return Box(-self.upper, -self.lower)
+
+    def __add__(self, other: Any) -> Box:
+        if isinstance(other, Box):
+            return Box(self.lower + other.lower, self.upper + other.upper)
+        return Box(self.lower + other, self.upper + other)
+
+    def __sub__(self, other: Any) -> Box:
+        return self.__add__(-other)
+
+    def __rsub__(self, other: Any) -> Box:
+        return (-self).__add__(other)
+
+    def __mul__(self, other: Any) -> Box:
+        if isinstance(other, Box):
+            corners = torch.stack(
+                [a * b for a in (self.lower, self.upper) for b in (other.lower, other.upper)]
+            )
+            return Box(corners.amin(0), corners.amax(0))
+        size = other.abs() if isinstance(other, Tensor) else abs(other)
+        return Box.around(self.middle * other, self.radius * size)
+
+    def __truediv__(self, other: Any) -> Box:
+        if isinstance(other, Box):
+            raise _unknown("a division by a value that depends on the input")
+        return self.__mul__(1.0 / other)
+
+    def __matmul__(self, other: Any) -> Box:
+        if isinstance(other, Box):
+            raise _unknown("a product of two matrices that depend on the input")
+        return Box.around(self.middle @ other, self.radius @ other.abs())
+
+    def _compared(self, other: object) -> bool:
+        raise _unknown("a comparison of a value that depends on the input")
+
+    __radd__, __rmul__ = __add__, __mul__
+    __lt__ = __le__ = __gt__ = __ge__ = _compared
+
+    def __bool__(self) -> bool:
+        raise _unknown("a branch on a value that depends on the input")
+
+
+def _unknown(name: str) -> NetworkError:
+    return NetworkError(
+        f"there is no bound rule for '{name}'",
+        expected="linear, convolution, pooling, normalisation and activation layers, sums, "
+        "products and moves of entries",
+        found=f"'{name}'",
+        fix="replace that layer, or train with --method attack",
+    )
+
+
+def output_box(module: torch.nn.Module, lower: Tensor, upper: Tensor) -> Box:
+    """The box of the module's outputs for inputs between ``lower`` and ``upper``."""
+    from qll.networks.torch_reader import evaluation_mode
+
+    with evaluation_mode(module):
+        found = module(Box(lower, upper))
+    if not isinstance(found, Box):
+        raise NetworkError(
+            "the module does not return one tensor that depends on its input",
+            expected="a tensor",
+            found=type(found).__name__,
+            fix="return only the outputs that the property speaks of",
+        )
+    return found
+
+
+# Affine maps.
+
+
+def _linear(x: Box, weight: Tensor, bias: Tensor | None = None) -> Box:
+    centre, spread = functional.linear(x.middle, weight, bias), x.radius @ weight.abs().t()
+    return Box(centre - spread, centre + spread, (x, weight, bias))
+
+
+def _windowed(function: Callable[..., Tensor]) -> Rule:
+    def rule(x: Box, weight: Tensor, bias: Tensor | None = None, *args: Any, **kw: Any) -> Box:
+        centre = function(x.middle, weight, bias, *args, **kw)
+        return Box.around(centre, function(x.radius, weight.abs(), None, *args, **kw))
+
+    return rule
+
+
+def _batch_norm(
+    x: Box,
+    mean: Tensor | None,
+    variance: Tensor | None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Box:
+    if training or mean is None or variance is None:
+        raise _unknown("a batch normalisation by the batch itself")
+    scale = torch.rsqrt(variance + eps) * (1.0 if weight is None else weight)
+    shift = (0.0 if bias is None else bias) - mean * scale
+    places = (1, -1, *(1,) * (x.ndim - 2))
+    return Box.around(
+        x.middle * scale.reshape(places) + shift.reshape(places),
+        x.radius * scale.abs().reshape(places),
+    )
+
+
+def _both(function: Callable[..., Any]) -> Rule:
+    """Rising in each entry (pooling, sums, means), or only moving them."""
+
+    def rule(x: Any, *args: Any, **kw: Any) -> Box:
+        if kw.get("divisor_override") is not None or kw.get("return_indices"):
+            raise _unknown("a pooling with its own divisor, or with indices")
+        return Box(function(x.lower, *args, **kw), function(x.upper, *args, **kw))
+
+    return rule
+
+
+def _extremum(function: Callable[..., Tensor]) -> Rule:
+    def rule(a: Any, b: Any) -> Box:
+        ends = [(t.lower, t.upper) if isinstance(t, Box) else (t, t) for t in (a, b)]
+        lower, upper = (function(ends[0][i], ends[1][i]) for i in (0, 1))
+        return Box(lower, upper)
+
+    return rule
+
+
+def _cat(tensors: Any, dim: int = 0) -> Box:
+    ends = [(t.lower, t.upper) if isinstance(t, Box) else (t, t) for t in tensors]
+    lower, upper = (torch.cat([pair[i] for pair in ends], dim) for i in (0, 1))
+    return Box(lower, upper)
+
+
+def _dropout(x: Box, p: float = 0.5, training: bool = True, inplace: bool = False) -> Box:
+    if training:
+        raise _unknown("a dropout in training mode")
+    return x
+
+
+# Activations.
+
+
+def _image(activation: Activation) -> Rule:
+    def rule(x: Box, *args: Any, inplace: bool = False, **kw: Any) -> Box:
+        if args or kw:
+            raise _unknown(f"a {activation.name} with settings")
+        return Box(*activation.image(x.lower, x.upper))
+
+    return rule
+
+
+def _leaky(x: Box, negative_slope: float = 0.01, inplace: bool = False) -> Box:
+    return Box(*LeakyRelu(negative_slope).image(x.lower, x.upper))
+
+
+def _clamp(x: Box, min: Any = None, max: Any = None, inplace: bool = False) -> Box:
+    lower = float("-inf") if min is None else float(min)
+    upper = float("inf") if max is None else float(max)
+    return Box(*Clip(lower, upper).image(x.lower, x.upper))
+
+
+def _gelu(x: Box, approximate: str = "none") -> Box:
+    if approximate != "none":
+        raise _unknown("an approximated GELU")
+    return Box(*ACTIVATIONS["gelu"]().image(x.lower, x.upper))
+
+
+def _softplus(x: Box, beta: float = 1.0, threshold: float = 20.0) -> Box:
+    lower, upper = (functional.softplus(end, beta, threshold) for end in (x.lower, x.upper))
+    return Box(lower, upper)
+
+
+def _table() -> dict[Any, Rule]:
+    moves = (
+        *(
+            "flatten",
+            "reshape",
+            "view",
+            "permute",
+            "transpose",
+            "squeeze",
+            "unsqueeze",
+            "contiguous",
+        ),
+        *("unflatten", "clone", "mean", "sum"),
+    )
+    rules: dict[Any, Rule] = {
+        functional.linear: _linear,
+        functional.batch_norm: _batch_norm,
+        functional.pad: _both(functional.pad),
+        functional.dropout: _dropout,
+        functional.leaky_relu: _leaky,
+        functional.hardtanh: lambda x, min_val=-1.0, max_val=1.0, inplace=False: _clamp(
+            x, min_val, max_val
+        ),
+        functional.relu6: lambda x, inplace=False: _clamp(x, 0.0, 6.0),
+        functional.gelu: _gelu,
+        functional.softplus: _softplus,
+        torch.cat: _cat,
+        torch.concat: _cat,
+        torch.maximum: _extremum(torch.maximum),
+        torch.minimum: _extremum(torch.minimum),
+        torch.neg: operator.neg,
+    }
+    for name in ("conv1d", "conv2d"):
+        rules[getattr(functional, name)] = rules[getattr(torch, name)] = _windowed(
+            getattr(functional, name)
+        )
+    for rank in (1, 2):
+        for kind in ("max", "avg", "adaptive_avg", "adaptive_max"):
+            function = getattr(functional, f"{kind}_pool{rank}d")
+            rules[function] = _both(function)
+            rules[getattr(torch, f"{kind}_pool{rank}d", function)] = _both(function)
+    for name in moves:
+        for home in (torch, Tensor):
+            function = getattr(home, name, None)
+            if function is not None:
+                rules[function] = _both(function)
+    for name in ("add", "sub", "mul", "truediv", "matmul"):
+        for home in (torch, Tensor):
+            rules[getattr(home, {"truediv": "div"}.get(name, name))] = getattr(operator, name)
+    # What torch calls when the tensor stands on the left.
+    rules[Tensor.__add__] = rules[Tensor.__radd__] = operator.add
+    rules[Tensor.__mul__] = rules[Tensor.__rmul__] = lambda a, b: b * a
+    rules[Tensor.__sub__] = rules[torch.sub]
+    rules[Tensor.__rsub__] = lambda a, b: b - a
+    for name in ("relu", "sigmoid", "tanh", "silu", "abs", "exp"):
+        rule = _image(ACTIVATIONS[name]())
+        for home in (functional, torch, Tensor):
+            function = getattr(home, name, None)
+            if function is not None:
+                rules[function] = rule
+    for name in ("clamp", "clip"):
+        for home in (torch, Tensor):
+            rules[getattr(home, name)] = _clamp
+    return rules
+
+
+RULES = _table()

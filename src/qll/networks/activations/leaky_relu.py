@@ -1,0 +1,35 @@
+"""``z`` where it is positive, a fraction of it elsewhere."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+
+import torch
+from torch import Tensor
+
+from qll.networks.activations.base import ACTIVATIONS, PiecewiseLinear
+
+
+@ACTIVATIONS.register("leaky-relu")
+@dataclass(frozen=True)
+class LeakyRelu(PiecewiseLinear):
+    slope: float = 0.01
+
+    name = "leaky-relu"
+    onnx = ("LeakyRelu",)
+    bends = (0.0,)
+
+    @property
+    def pieces(self) -> tuple[float, ...]:
+        return (self.slope, 1.0)
+
+    @property
+    def turns(self) -> tuple[float, ...]:
+        return (0.0,) if self.slope < 0 else ()
+
+    def apply(self, z: Tensor) -> Tensor:
+        return torch.where(z >= 0, z, self.slope * z)
+
+    def exact(self, z: Fraction) -> Fraction:
+        return z if z >= 0 else Fraction(self.slope) * z

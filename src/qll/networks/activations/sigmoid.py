@@ -1,0 +1,30 @@
+"""``1 / (1 + exp(-z))``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from qll.networks.activations.base import ACTIVATIONS, Activation
+
+
+@ACTIVATIONS.register("sigmoid")
+@dataclass(frozen=True)
+class Sigmoid(Activation):
+    name = "sigmoid"
+    onnx = ("Sigmoid",)
+    bends = (0.0,)
+
+    def apply(self, z: Tensor) -> Tensor:
+        return torch.sigmoid(z)
+
+    def derivative(self, z: Tensor) -> Tensor:
+        return torch.sigmoid(z) * torch.sigmoid(-z)
+
+    @torch.no_grad()
+    def touching(self, slope: Tensor, low: Tensor, high: Tensor) -> list[Tensor]:
+        root = (1.0 - 4.0 * slope).clamp(min=0.0).sqrt()  # sigmoid = (1 +- root) / 2
+        point = 2.0 * torch.atanh(root)
+        return [(sign * point).clamp(low, high) for sign in (-1.0, 1.0)]

@@ -1,0 +1,29 @@
+"""``z`` times its sigmoid: SiLU, or Swish."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from qll.networks.activations.base import ACTIVATIONS, Activation
+
+# Where the derivative and the second derivative are 0.
+_TURN = -1.2784645427610738
+_BEND = 2.399357280515468
+
+
+@ACTIVATIONS.register("silu")
+@dataclass(frozen=True)
+class Silu(Activation):
+    name = "silu"
+    bends = (-_BEND, _BEND)
+    turns = (_TURN,)
+
+    def apply(self, z: Tensor) -> Tensor:
+        return z * torch.sigmoid(z)
+
+    def derivative(self, z: Tensor) -> Tensor:
+        share = torch.sigmoid(z)
+        return share * (1.0 + z * torch.sigmoid(-z))
