@@ -48,7 +48,7 @@ def settings(prop: str = "not-both", **changes: object) -> CycleConfig:
     )
     values: dict[str, object] = {
         "target": 1.0, "budget": 600.0, "asked": 8, "feedback": 8, "more_epochs": 1,
-        "timeout": 1.0, "most_rounds": 2, **changes,
+        "timeout": 1.0, "most_rounds": 2, "accuracy": 0.0, **changes,
     }  # fmt: skip
     return CycleConfig(train=train, **values)  # type: ignore[arg-type]
 

@@ -10,15 +10,20 @@ from torch import nn
 
 import qll
 from qll.attacks import attack
+from qll.cli.train import figures
 from qll.errors import InputError
 from qll.metrics import (
     Evaluation,
     Share,
+    chance_accuracy,
     constraint_accuracy,
     constraint_security,
     evaluate,
     prediction_accuracy,
+    proved_share,
     root_mean_square_error,
+    tally,
+    vacuous_labels,
 )
 
 
@@ -125,3 +130,68 @@ def test_a_modes_and_gradients_are_as_before() -> None:
 def test_other_json_is_refused(values: dict[str, object]) -> None:
     with pytest.raises(InputError, match="not figures of a network"):
         Evaluation.from_json(values)
+
+
+# --- what says nothing of a network, and what a guess is worth ---
+
+
+def test_vacuous_points_are_counted_beside_every_share() -> None:
+    """``label(1) -> ...``: of the others the property says nothing."""
+    prop = qll.parse("forall x in ball(x0, 0.1): label(1) -> y[0] <= 0", outputs=2)
+    net = nn.Linear(2, 2)
+    with torch.no_grad():
+        net.weight.copy_(torch.eye(2))
+        net.bias.zero_()
+    x = torch.tensor([[-1.0, 0.0], [1.0, 0.0], [-1.0, 0.0], [1.0, 0.0], [1.0, 0.0]])
+    labels = torch.tensor([1, 1, 0, 0, 0])  # one holds, one does not, three say nothing
+    expected = Share(1, 2, vacuous=3)
+    assert constraint_accuracy(net, prop, x, labels) == expected
+    assert constraint_accuracy(net, prop, x, labels, samples=2) == Share(2, 4, vacuous=6)
+    found = evaluate(
+        net, prop, x, labels, attack=attack("apgd:2"), logic="dl2", engine="autograd",
+        csat=lambda _: {"0.1": expected},
+    )  # fmt: skip
+    assert found.csec_self == found.csec_qll == found.cacc == expected
+    assert Evaluation.from_json(json.loads(json.dumps(found.to_json()))) == found
+    assert str(expected) == "50.0 %" and str(expected.with_vacuous) == "80.0 %"
+    assert vacuous_labels(prop, labels, 2, (2,)).tolist() == [False, False, True, True, True]
+    multi = torch.nn.functional.one_hot(labels, 2)
+    assert vacuous_labels(prop, multi, 2, (2,)).tolist() == [False, False, True, True, True]
+    assert not vacuous_labels(qll.load("lipschitz-robustness"), labels, 10, (2,)).any()
+    assert not vacuous_labels(qll.load("classification-robustness"), labels, 10, (2,)).any()
+
+
+def test_nothing_to_count_is_no_figure() -> None:
+    prop = qll.parse("forall x in ball(x0, 0.1): label(1) -> y[0] <= 0", outputs=2)
+    found = constraint_accuracy(nn.Linear(2, 2), prop, torch.zeros(3, 2), torch.zeros(3).long())
+    assert found == Share(0, 0, vacuous=3)
+    values = Evaluation(None, found, None, found).to_json()
+    assert values["cacc"] == {"good": 0, "total": 0, "share": None, "vacuous": 3}
+    assert any("n/a" in line and "3 vacuous" in line for line in figures(values))
+
+
+def test_verdicts_of_old_and_new_records() -> None:
+    new = [
+        {"status": "verified", "stage": "root", "vacuous": False},
+        {"status": "verified", "stage": "vacuous", "vacuous": True},
+        {"status": "falsified", "stage": "attack", "vacuous": False},
+    ]
+    old = [{"status": "verified", "stage": "root"}, {"status": "verified", "stage": "trivial"},
+           {"status": "falsified", "stage": "trivial"}]  # fmt: skip
+    for rows in (new, old):
+        assert proved_share(rows) == Share(1, 2, vacuous=1)
+        assert tally(rows) == {"verified": 2, "falsified": 1, "unknown": 0, "vacuous": 1}
+
+
+def test_chance_is_the_best_constant_answer() -> None:
+    assert chance_accuracy(torch.tensor([2, 0, 2, 1])) == Share(2, 4)
+    multi = torch.tensor([[1, 0, 1], [1, 0, 0], [1, 1, 0]])
+    assert chance_accuracy(multi, task="multi-label") == Share(3 + 2 + 2, 9)
+    old = {"pacc": None, "cacc": {"good": 1, "total": 2}, "csec_self": None}
+    read = Evaluation.from_json({**old, "csec_qll": {"good": 1, "total": 2}})
+    assert read.chance is None and read.cacc == Share(1, 2)
+    shown = figures(
+        {**read.to_json(), "pacc": {"good": 1, "total": 2, "share": 0.5},
+         "chance": {"good": 1, "total": 4, "share": 0.25}}
+    )  # fmt: skip
+    assert shown[0].endswith("50.0 %   (1 of 2; chance 25.0 %)")

@@ -3,11 +3,15 @@
 PAcc is the share of right predictions; CAcc the share of uniform samples of the regions that
 satisfy the property; CSec the share of regions in which an attack finds no violation; CSat the
 share of regions that are proved. CSat <= the true share <= CSec.
+
+A data point of which the property says nothing (``label(7) -> ...`` at a three) satisfies it
+whatever the network computes. Such points are *vacuous*: counted beside every share, never in it.
+The published figures have them in it: ``Share.with_vacuous``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,21 +32,27 @@ BATCH = 1024
 
 @dataclass(frozen=True)
 class Share:
-    """``good`` of ``total``.
+    """``good`` of ``total``; ``vacuous`` more hold whatever the network computes.
 
-    >>> str(Share(3, 4))
-    '75.0 %'
+    >>> str(Share(3, 4)), str(Share(0, 1, vacuous=9).with_vacuous)
+    ('75.0 %', '90.0 %')
     """
 
     good: int
     total: int
+    vacuous: int = 0
 
     @property
     def value(self) -> float:
         return self.good / self.total if self.total else float("nan")
 
+    @property
+    def with_vacuous(self) -> Share:
+        """As the paper counts: what holds vacuously is good."""
+        return Share(self.good + self.vacuous, self.total + self.vacuous)
+
     def __add__(self, other: Share) -> Share:
-        return Share(self.good + other.good, self.total + other.total)
+        return Share(self.good + other.good, self.total + other.total, self.vacuous + other.vacuous)
 
     def __str__(self) -> str:
         return f"{100 * self.value:.1f} %"
@@ -55,7 +65,8 @@ Satisfaction = Callable[[nn.Module], Mapping[str, Share]]
 @dataclass(frozen=True)
 class Evaluation:
     """All figures of one network; ``rmse`` takes the place of PAcc in a regression. ``csat`` maps
-    epsilon to the proved share: the verifier fills it."""
+    epsilon to the proved share: the verifier fills it. ``chance`` is the PAcc of the best constant
+    answer on the same data; None in records from before it was kept."""
 
     pacc: Share | None
     cacc: Share
@@ -63,6 +74,7 @@ class Evaluation:
     csec_qll: Share
     rmse: float | None = None
     csat: Mapping[str, Share] = field(default_factory=dict)
+    chance: Share | None = None
 
     def to_json(self) -> dict[str, Any]:
         shares = {
@@ -72,6 +84,7 @@ class Evaluation:
             "csec_qll": self.csec_qll,
         }
         found: dict[str, Any] = {name: _to_json(share) for name, share in shares.items()}
+        found["chance"] = _to_json(self.chance)
         found["rmse"] = self.rmse
         found["csat"] = {epsilon: _to_json(share) for epsilon, share in self.csat.items()}
         return found
@@ -90,6 +103,7 @@ class Evaluation:
                 csec_qll,
                 values.get("rmse"),
                 {e: share for e, share in csat.items() if share is not None},
+                _from_json(values.get("chance")),
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise InputError(
@@ -100,14 +114,35 @@ class Evaluation:
             ) from error
 
 
-def _to_json(share: Share | None) -> dict[str, float | int] | None:
+def _to_json(share: Share | None) -> dict[str, float | int | None] | None:
     if share is None:
         return None
-    return {"good": share.good, "total": share.total, "share": share.value}
+    found: dict[str, float | int | None] = {
+        "good": share.good,
+        "total": share.total,
+        "share": share.value if share.total else None,
+    }
+    return {**found, "vacuous": share.vacuous} if share.vacuous else found
 
 
 def _from_json(value: Any) -> Share | None:
-    return None if value is None else Share(int(value["good"]), int(value["total"]))
+    if value is None:
+        return None
+    return Share(int(value["good"]), int(value["total"]), int(value.get("vacuous", 0)))
+
+
+def chance_accuracy(labels: Tensor, *, task: str = "single-label") -> Share:
+    """PAcc of the best answer that looks at no image: the commonest class; of multi-label images,
+    for every label what is commoner, to have it or not.
+
+    >>> str(chance_accuracy(torch.tensor([3, 3, 1, 0])))
+    '50.0 %'
+    """
+    if task == "single-label":
+        counts = torch.bincount(labels.long()) if len(labels) else labels.new_zeros(1)
+        return Share(int(counts.max()), len(labels))
+    ones = labels.bool().sum(0)
+    return Share(int(torch.maximum(ones, len(labels) - ones).sum()), labels.numel())
 
 
 def prediction_accuracy(
@@ -144,7 +179,7 @@ def constraint_accuracy(
 ) -> Share:
     """CAcc: uniform points of the regions that satisfy the property, ``samples`` for each."""
     generator = torch.Generator(device=x.device).manual_seed(seed)
-    good = 0
+    good = vacuous = 0
     with held_still(model), torch.no_grad():
         for _ in range(samples):
             for rows in _batches(len(x)):
@@ -153,8 +188,49 @@ def constraint_accuracy(
                 y0 = run_model(model, x0) if "y0" in prop.sources else None
                 others = other_points(model, prop, points, x0=x0, y0=y0)
                 y = run_model(model, points["x"])
-                good += int(prop.holds(y, labels=own, **others).sum())
-    return Share(good, samples * len(x))
+                margins = prop.margin(y, labels=own, **others)
+                nothing = int(_vacuous(margins).sum())
+                good += int((margins >= 0).sum()) - nothing
+                vacuous += nothing
+    return Share(good, samples * len(x) - vacuous, vacuous)
+
+
+def _vacuous(margins: Tensor) -> Tensor:
+    """Outputs are finite, so only a formula that the labels made true has a margin without end."""
+    return margins == torch.inf
+
+
+def vacuous_labels(prop: Property, labels: Tensor, outputs: int, shape: tuple[int, ...]) -> Tensor:
+    """Data points (count,) of which the property says nothing, by their labels alone."""
+    if not prop.uses_labels:
+        return torch.zeros(len(labels), dtype=torch.bool)
+    patterns, place = torch.unique(labels, dim=0, return_inverse=True)
+    count = len(patterns)
+    at = {name: torch.zeros(count, *shape) for name in prop.sources & {"x", "x0", "x2"}}
+    at |= {name: torch.zeros(count, outputs) for name in prop.sources & {"y0", "y2"}}
+    return _vacuous(prop.margin(torch.zeros(count, outputs), labels=patterns, **at))[place]
+
+
+def is_vacuous(verdict: Mapping[str, Any]) -> bool:
+    """By a verdict's record; those from before vacuity was kept name the stage that saw it."""
+    trivial = verdict.get("stage") == "trivial" and verdict.get("status") == "verified"
+    return bool(verdict.get("vacuous", trivial))
+
+
+def tally(verdicts: Iterable[Mapping[str, Any]]) -> dict[str, int]:
+    """How many of each status; ``vacuous`` are among the verified."""
+    rows = list(verdicts)
+    statuses = [str(row["status"]) for row in rows]
+    counts = {status: statuses.count(status) for status in ("verified", "falsified", "unknown")}
+    return {**counts, "vacuous": sum(map(is_vacuous, rows))}
+
+
+def proved_share(verdicts: Iterable[Mapping[str, Any]]) -> Share:
+    """CSat of recorded verdicts."""
+    rows = list(verdicts)
+    found = tally(rows)
+    vacuous = found["vacuous"]
+    return Share(found["verified"] - vacuous, len(rows) - vacuous, vacuous)
 
 
 def constraint_security(
@@ -171,7 +247,7 @@ def constraint_security(
 ) -> Share:
     """CSec: regions in which the attack, led by ``prop`` in ``logic``, finds no violation of
     ``judge`` (default: ``prop``)."""
-    falsified = 0
+    falsified = vacuous = 0
     for number, rows in enumerate(_batches(len(x))):
         own = None if labels is None else labels[rows]
         found = attack(
@@ -185,7 +261,8 @@ def constraint_security(
             engine=engine,
         )
         falsified += int(found.falsified.sum())
-    return Share(len(x) - falsified, len(x))
+        vacuous += int(_vacuous(found.margins).sum())
+    return Share(len(x) - falsified - vacuous, len(x) - vacuous, vacuous)
 
 
 def evaluate(
@@ -230,6 +307,7 @@ def evaluate(
         csec_qll=security(oracle),
         rmse=root_mean_square_error(model, x, labels) if regression else None,
         csat={} if csat is None else csat(model),
+        chance=None if regression else chance_accuracy(labels, task=task),
     )
 
 
@@ -259,8 +337,7 @@ def constraint_satisfaction(
                 timeout=timeout,
                 jobs=jobs,
             )
-            proved = sum(verdict.status == "verified" for verdict in verdicts)
-            found[f"{size:g}"] = Share(proved, len(verdicts))
+            found[f"{size:g}"] = proved_share(verdict.as_json() for verdict in verdicts)
         return found
 
     return ask

@@ -12,7 +12,7 @@ from qll.records import record
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from qll.cycle.records import Round
+    from qll.cycle.records import CycleResult, Round
 
 EXIT_NOT_MET = 11
 
@@ -27,6 +27,13 @@ def cycle(
         Path | None, typer.Option(help="An ONNX file to start from; without --data: to repair.")
     ] = None,
     target: Annotated[float, typer.Option(help="The share of regions to be proved.")] = 0.95,
+    accuracy: Annotated[
+        float | None,
+        typer.Option(
+            help="The least PAcc, 0 for none; without it, 5 points below the same network trained "
+            "without the rule."
+        ),
+    ] = None,
     budget: Annotated[str, typer.Option(help="Time in all: 90s, 30m, 2h.")] = "30m",
     out: Annotated[Path, typer.Option(help="The folder of the cycle.")] = Path("runs/cycle"),
     resume: Annotated[
@@ -52,7 +59,8 @@ def cycle(
     ] = None,
 ) -> None:
     """From a specification to a proved network: train, verify, feed the witnesses and the open
-    regions back, repeat. With --network alone: repair it. Exit code 0: the target is met, 11: not.
+    regions back, repeat, until a network that is accurate enough meets the target. With --network
+    alone: repair it. Exit code 0: the target is met, 11: not.
 
     Example: qll cycle not-both --data dice-rendered --target 0.95 --budget 5m --out runs/dice
     """
@@ -68,8 +76,9 @@ def cycle(
         return
     from qll.cli.train import remarks
     from qll.cycle.budget import seconds_of
-    from qll.cycle.loop import CycleConfig, summary
+    from qll.cycle.loop import CycleConfig
     from qll.cycle.loop import cycle as run
+    from qll.cycle.records import summary
     from qll.networks import load as load_network
     from qll.networks.trainable import to_module
     from qll.training.config import default_logic, resolve
@@ -89,6 +98,7 @@ def cycle(
         "--",
         train=train,
         target=target,
+        accuracy=accuracy,
         budget=seconds_of(budget),
         asked=count,
         feedback=feedback,
@@ -106,8 +116,9 @@ def cycle(
             reporter=reporter,
             on_round=lambda found: reporter.note(describe(found)),
         )
-    show_rounds(console, result.rounds, result.best)
-    console.print(summary(result, config)["ending"] + f" ({result.seconds:.0f} s)")
+    show_rounds(console, result)
+    ending = summary(result, target=config.target, patience=config.patience)
+    console.print(f"{ending} ({result.seconds:.0f} s)")
     for line in remarks(train):
         console.print(line)
     console.print(
@@ -120,8 +131,8 @@ def cycle(
 
 # Options that mean nothing without --data, and with it.
 _OF_DATA = (
-    "target", "resume", "count", "feedback", "epochs", "more_epochs", "method", "logic", "data_dir",
-    "settings",
+    "target", "accuracy", "resume", "count", "feedback", "epochs", "more_epochs", "method", "logic",
+    "data_dir", "settings",
 )  # fmt: skip
 _OF_REPAIR = ("decision",)
 
@@ -151,29 +162,32 @@ def describe(found: Round) -> str:
 
     >>> from qll.cycle.records import Round
     >>> describe(Round(number=1, epochs=3, pacc=0.9, csat=0.5, limit=0.9, verified=5, falsified=4,
-    ...     unknown=1, open_training=2, witnesses=2, seconds=10))
-    'round 1: PAcc 90.0 %, proved 50.0 % (5 verified, 4 falsified, 1 unknown), 10 s'
+    ...     unknown=1, vacuous=2, open_training=2, witnesses=2, seconds=10))
+    'round 1: PAcc 90.0 %, proved 50.0 % (5 verified, 4 falsified, 1 unknown; 2 vacuous), 10 s'
     """
+    counts = f"{found.verified} verified, {found.falsified} falsified, {found.unknown} unknown"
+    if found.vacuous:
+        counts += f"; {found.vacuous} vacuous"
     return (
         f"round {found.number}: PAcc {100 * found.pacc:.1f} %, proved {100 * found.csat:.1f} % "
-        f"({found.verified} verified, {found.falsified} falsified, {found.unknown} unknown), "
-        f"{found.seconds:.0f} s"
+        f"({counts}), {found.seconds:.0f} s"
     )
 
 
-def show_rounds(console: Console, rounds: tuple[Round, ...], best: int) -> None:
+def show_rounds(console: Console, result: CycleResult) -> None:
     from rich.table import Table
 
     table = Table(title="Rounds of training and proof")
-    compared = any(r.agreement is not None for r in rounds)
+    compared = any(r.agreement is not None for r in result.rounds)
     columns = ["round", "epochs", "PAcc", "CSat", "at most", "witnesses", "seconds"]
     for name in columns + (["agreement"] if compared else []):
         table.add_column(name, justify="right")
-    for found in rounds:
+    for found in result.rounds:
+        low = " -" if found.pacc < result.accuracy.least else ""
         row = [
-            f"{found.number}{' *' if found.number == best else ''}",
+            f"{found.number}{' *' if found.number == result.best else ''}",
             str(found.epochs),
-            f"{100 * found.pacc:.1f} %",
+            f"{100 * found.pacc:.1f} %{low}",
             f"{100 * found.csat:.1f} %",
             f"{100 * found.limit:.1f} %",
             str(found.witnesses),
@@ -184,6 +198,13 @@ def show_rounds(console: Console, rounds: tuple[Round, ...], best: int) -> None:
         table.add_row(*row)
     console.print(table)
     console.print("* kept. At most: regions whose data point satisfies the property.")
+    console.print(f"PAcc: {result.accuracy}; - marks what is below.")
+    vacuous = result.chosen.vacuous
+    if vacuous:
+        console.print(
+            f"CSat leaves out {vacuous} of the regions asked: the property says nothing of them, "
+            "so they hold whatever the network computes."
+        )
 
 
 def _repair(

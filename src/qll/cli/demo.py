@@ -45,9 +45,9 @@ class Trained:
 
     @property
     def proved(self) -> Share:
-        from qll.metrics import Share
+        from qll.metrics import proved_share
 
-        return Share(sum(v.status == "verified" for v in self.verdicts), len(self.verdicts))
+        return proved_share(verdict.as_json() for verdict in self.verdicts)
 
     @property
     def security(self) -> Share:
@@ -83,11 +83,10 @@ def demo(
         data = load_data("dice-rendered", count_train=IMAGES, count_test=TEST_IMAGES)
         console.print(f"\n{IMAGES} rendered dice to train on, {TEST_IMAGES} to test on.")
         with console_reporter() as reporter:
-            found = [
-                train_baseline(data, prop, epochs, seed, reporter),
-                run_cycle(data, prop, epochs, seed, reporter),
-            ]
-        show_comparison(console, found)
+            plain = train_baseline(data, prop, epochs, seed, reporter)
+            proved = run_cycle(data, prop, epochs, seed, reporter, plain.pacc.value)
+        found = [plain, proved]
+        show_comparison(console, found, data)
         if out is not None:
             keep(out, data, found)
             console.print(f"\nNetworks and pictures: {out}")
@@ -113,12 +112,16 @@ def train_baseline(
     return judged("baseline", data, prop, run.model, seed, begun)
 
 
-def run_cycle(data: DataSet, prop: Property, epochs: int, seed: int, reporter: Reporter) -> Trained:
-    """Train, verify, feed back what was not proved, until the target."""
+def run_cycle(
+    data: DataSet, prop: Property, epochs: int, seed: int, reporter: Reporter, plain: float
+) -> Trained:
+    """Train, verify, feed back what was not proved, until the target; ``plain`` is the PAcc of the
+    other network."""
     import tempfile
 
     from qll.cli.cycle import describe
     from qll.cycle import CycleConfig, cycle
+    from qll.cycle.accuracy import ALLOWANCE
     from qll.networks import load as load_network
     from qll.networks.trainable import to_module
     from qll.training.config import resolve
@@ -128,6 +131,7 @@ def run_cycle(data: DataSet, prop: Property, epochs: int, seed: int, reporter: R
     config = CycleConfig(
         train=resolve(prop.name, data.name, options=options),
         target=TARGET,
+        accuracy=max(plain - ALLOWANCE, 0.0),
         budget=BUDGET,
         asked=PROVED,
         feedback=TAUGHT,
@@ -169,15 +173,19 @@ def judged(
     )
 
 
-def show_comparison(console: Console, found: list[Trained]) -> None:
+def show_comparison(console: Console, found: list[Trained], data: DataSet) -> None:
+    import torch
     from rich.table import Table
 
+    from qll.metrics import chance_accuracy
+
+    chance = chance_accuracy(torch.from_numpy(data.test.labels), task=data.task)
     table = Table(title="The same network, trained without the property and in the cycle")
     table.add_column("")
     for one in found:
         table.add_column(one.name, justify="right")
     rows: list[tuple[str, list[object]]] = [
-        ("PAcc: faces predicted right", [one.pacc for one in found]),
+        (f"PAcc: faces predicted right (chance {chance})", [one.pacc for one in found]),
         ("CAcc: satisfied at random points", [one.cacc for one in found]),
         ("CSec: regions that an attack did not falsify", [one.security for one in found]),
         (f"CSat: of {PROVED} regions, proved and checked", [one.proved for one in found]),

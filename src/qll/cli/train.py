@@ -95,19 +95,35 @@ def figures(values: dict[str, Any]) -> list[str]:
         "csec_qll": "CSec (QLL)   not falsified, QLL oracle",
     }
     lines = [
-        f"{text:44}{100 * values[name]['share']:6.1f} %   "
-        f"({values[name]['good']} of {values[name]['total']})"
+        _figure(text, values[name], values.get("chance") if name == "pacc" else None)
         for name, text in names.items()
         if values.get(name) is not None
     ]
     if values.get("rmse") is not None:
         lines.insert(0, f"{'RMSE         of the predictions':44}{values['rmse']:8.4g}")
-    for epsilon, share in values.get("csat", {}).items():
-        text = f"CSat         proved at epsilon {epsilon}"
+    proved = values.get("csat", {})
+    lines += [
+        _figure(f"CSat         proved at epsilon {epsilon}", share)
+        for epsilon, share in proved.items()
+    ]
+    shares = [values.get(name) for name in names] + list(proved.values())
+    if any(share and share.get("vacuous") for share in shares):
         lines.append(
-            f"{text:44}{100 * share['share']:6.1f} %   ({share['good']} of {share['total']})"
+            "Vacuous: the property says nothing of these data points, so they satisfy it whatever "
+            "the network computes; they are not counted."
         )
     return lines
+
+
+def _figure(text: str, share: dict[str, Any], chance: dict[str, Any] | None = None) -> str:
+    """One line: the share, what it is of, and what stands beside it."""
+    value = "   n/a  " if share["share"] is None else f"{100 * share['share']:6.1f} %"
+    beside = f"{share['good']} of {share['total']}"
+    if share.get("vacuous"):
+        beside += f"; {share['vacuous']} vacuous"
+    if chance is not None:
+        beside += f"; chance {100 * chance['share']:.1f} %"
+    return f"{text:44}{value}   ({beside})"
 
 
 def remarks(config: TrainConfig) -> list[str]:

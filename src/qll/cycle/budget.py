@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from qll.errors import InputError
+from qll.metrics import tally
 from qll.verify.api import Problem, decide_all
 from qll.verify.journal import Journal
 
@@ -92,13 +93,8 @@ def decide_within(
             journal.known.setdefault(
                 index, {"point": index, "status": "unknown", "reason": "out of budget"}
             )
-        journal.finish(tally(journal.known))
+        journal.finish(tally(journal.known.values()))
     return dict(journal.known)
-
-
-def tally(verdicts: Mapping[int, Mapping[str, Any]]) -> dict[str, int]:
-    statuses = [row["status"] for row in verdicts.values()]
-    return {status: statuses.count(status) for status in ("verified", "falsified", "unknown")}
 
 
 def share(part: int, whole: int) -> float:

@@ -2,21 +2,22 @@
 
 out/
   cycle.json           what was asked, every finished round, how it ended
+  plain/               the same network without the rule: what accuracy is to be kept
   round-01/            a run folder; asked.json, regions.json: verdicts; certificates/
   model.onnx           the network of the best round
   verdicts.json        its verdict for every region asked
   curve.png            PAcc and CSat by round
 
-The regions that the target speaks of lie around test images and are never trained on; what is fed
-back (witnesses, open regions) comes from regions around training images.
+The target is met by a round that is as accurate as ``qll.cycle.accuracy`` says, and by no other.
+The regions that it speaks of lie around test images and are never trained on; what is fed back
+(witnesses, open regions) comes from regions around training images.
 """
 
 from __future__ import annotations
 
-import math
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -26,12 +27,13 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
-from qll.cycle.budget import Budget, decide_within, share, tally
-from qll.cycle.records import CycleResult, Ending, Round, Saving, digest
+from qll.cycle.accuracy import Accuracy, accuracy, measure
+from qll.cycle.budget import Budget, decide_within, share
+from qll.cycle.records import CycleResult, Ending, Round, Saving, best_round, digest
 from qll.data.base import DataSet
 from qll.errors import RunError
 from qll.files import owned, read_json, write_json
-from qll.metrics import prediction_accuracy
+from qll.metrics import proved_share, tally, vacuous_labels
 from qll.property import Property
 from qll.training.config import TrainConfig
 from qll.training.feedback import Feedback
@@ -53,13 +55,15 @@ _GUESS = 0.1
 class CycleConfig(BaseModel):
     """``train`` is the first round; later ones go on from its network for ``more_epochs`` each, at
     ``more_rate`` of its learning rate, the property weighing ``more_weight`` times as much from
-    round to round, as long as the target is not met. ``asked`` regions decide, ``feedback`` regions
-    teach."""
+    round to round, as long as the target is not met, and that much less after a round that is not
+    accurate enough. ``asked`` regions decide, ``feedback`` regions teach. ``accuracy`` is the least
+    PAcc; None: a few points below the same network without the rule."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     train: TrainConfig
     target: float = Field(default=0.95, gt=0, le=1)
+    accuracy: float | None = Field(default=None, ge=0, le=1)
     budget: float = Field(default=1800.0, gt=0)
     asked: int = Field(default=200, ge=1)
     feedback: int = Field(default=400, ge=0)
@@ -108,6 +112,7 @@ class _Cycle:
         self.origin = None if start is None else digest(start)
         self.rounds: list[Round] = []
         self.spent = 0.0
+        self.accuracy: Accuracy | None = None
         # One check of everything that can be wrong with the training part, before any work.
         trainer = Trainer(config.train, data, deepcopy(start), None, Silent())
         self.judged: Property = trainer.judged
@@ -115,34 +120,48 @@ class _Cycle:
         count = min(config.asked, len(data.test))
         self.asked = data.test.batch(slice(0, count))
         # What the verifier does not take is said now, not after a round of training.
-        x, labels = (part[:1] for part in self.asked)
-        self._problem(trainer.model.eval(), x, labels, None).query(0)
+        problem = self._problem(trainer.model.eval(), *self.asked, None)
+        self.counted = [i for i in range(count) if not problem.query(i).vacuous]
+        outputs = len(data.classes)
+        silent = vacuous_labels(
+            self.judged, torch.from_numpy(data.train.labels), outputs, data.shape
+        )
+        self.teaching = self.train_rows[~silent[self.train_rows]]
 
     # --- before the first round ---
 
     def check_possible(self) -> None:
-        """A property that no network can satisfy is named, instead of being trained for ever."""
+        """A property that no network can satisfy is named, instead of being trained for ever; and
+        one that says nothing of the data, instead of being "proved"."""
         x, labels = self.asked
+        if not self.counted:
+            raise RunError(
+                "this property says nothing of the data points asked",
+                where=self.judged.name,
+                expected="some at which its premise holds",
+                found=f"a premise that is false at all {len(x)} of them",
+                fix="raise --count, or look at the premise with 'qll show'",
+            )
         hopeless = 0
         known: dict[Any, bool] = {}
-        for index in range(len(x)):
+        for index in self.counted:
             key = self._pattern(labels, index)
             uses_input = bool(self.judged.sources & {"x", "x0"})
             memo = (key, index) if uses_input else key
             if memo not in known:
                 known[memo] = self._possible_at(x[index], key)
             hopeless += not known[memo]
-        reachable = share(len(x) - hopeless, len(x))
-        if reachable >= self.config.target:
+        count = len(self.counted)
+        if share(count - hopeless, count) >= self.config.target:
             return
-        everywhere = hopeless == len(x)
+        everywhere = hopeless == count
         raise RunError(
             "this property cannot be met",
             where=self.judged.name,
             expected=f"{100 * self.config.target:g} % of the regions to be within reach",
             found="a contradiction: no outputs satisfy it"
             if everywhere
-            else f"{hopeless} of {len(x)} data points that violate it whatever the outputs are",
+            else f"{hopeless} of {count} data points that violate it whatever the outputs are",
             fix="look at the formula with 'qll show', or lower --target",
         )
 
@@ -172,7 +191,7 @@ class _Cycle:
                     fix="pass --resume to go on with it, or choose another folder with --out",
                 )
             # The budget and the target may be raised; what has been trained may not be another.
-            free = ("budget", "target", "jobs", "most_rounds", "patience")
+            free = ("budget", "target", "accuracy", "jobs", "most_rounds", "patience")
             for key, value in held.get("asked", {}).items():
                 if key not in free and value != asked.get(key):
                     raise RunError(
@@ -192,6 +211,8 @@ class _Cycle:
                 )
             self.rounds = [Round.model_validate(row) for row in held.get("rounds", [])]
             self.spent = float(held.get("spent", 0.0))
+            if held.get("accuracy") is not None:
+                self.accuracy = Accuracy.model_validate(held["accuracy"])
         else:
             self.folder.mkdir(parents=True, exist_ok=True)
 
@@ -200,16 +221,17 @@ class _Cycle:
     def run(self) -> CycleResult:
         self.budget = Budget(self.config.budget, self.spent)
         self._save(None)
-        ending = self._ending()
+        least = self._least()
+        ending = self._ending(least)
         while ending is None:
-            found = self._round(len(self.rounds) + 1)
+            found = self._round(len(self.rounds) + 1, least)
             if found is None:
                 ending = "out of budget"
                 break
             self.rounds.append(found)
             if self.on_round is not None:
                 self.on_round(found)
-            ending = self._ending()
+            ending = self._ending(least)
             self._save(ending)
         if not self.rounds:
             raise RunError(
@@ -219,13 +241,31 @@ class _Cycle:
                 found=f"{self.config.budget:g} s",
                 fix="raise --budget and resume, or begin in another --out with fewer --epochs",
             )
-        return self._finish(ending)
+        return self._finish(ending, least)
 
-    def _ending(self) -> Ending | None:
+    def _least(self) -> Accuracy:
+        """Said by the user, measured before, or measured now: once in a cycle."""
+        given = self.config.accuracy
+        if given is not None:
+            self.accuracy = Accuracy.given(given, self.data)
+        elif self.accuracy is None or self.accuracy.plain is None:
+            self.accuracy = measure(
+                self.config.train,
+                self.data,
+                self.start,
+                RunFolder(self.folder / "plain"),
+                self.budget,
+                self.reporter,
+            )
+            self.reporter.note(str(self.accuracy))
+        self._save(None)
+        return self.accuracy
+
+    def _ending(self, least: Accuracy) -> Ending | None:
         if not self.rounds:
             return None
-        best = max(self.rounds, key=_merit)
-        if best.csat >= self.config.target:
+        best = best_round(self.rounds, least)
+        if best.csat >= self.config.target and best.pacc >= least.least:
             return "met"
         if self.budget.left <= 0:
             return "out of budget"
@@ -233,11 +273,10 @@ class _Cycle:
             return "stalled"
         return "rounds" if len(self.rounds) >= self.config.most_rounds else None
 
-    def _round(self, number: int) -> Round | None:
+    def _round(self, number: int, least: Accuracy) -> Round | None:
         """Train and verify; None if the budget left no time for a single epoch."""
         begun = time.monotonic()
-        config = self._settings(number)
-        trainer, folder = self._trainer(number, config)
+        trainer, folder = self._trainer(number, self._settings(number, least))
         with folder.locked():
             done = trainer.restore()
             # What proofs took last time, and some: a round without verdicts is worth nothing.
@@ -258,33 +297,28 @@ class _Cycle:
             on_slab=lambda: self._save(None),
         )
         open_rows, witnesses = self._learn(number, model, folder.path)
-        counts = tally(asked)
-        with torch.no_grad():
-            pacc = prediction_accuracy(
-                model,
-                torch.from_numpy(self.data.test.images),
-                torch.from_numpy(self.data.test.labels),
-                task=self.data.task,
-            )
+        counts, proved = tally(asked.values()), proved_share(asked.values())
         return Round(
             number=number,
             epochs=len(trainer.rows),
-            pacc=pacc.value,
-            csat=share(counts["verified"], len(x)),
-            limit=share(self._satisfied(model), len(x)),
-            **counts,
+            pacc=accuracy(model, self.data),
+            csat=proved.value,
+            limit=share(self._satisfied(model), len(self.counted)),
+            **{**counts, "verified": proved.good},
             open_training=open_rows,
             witnesses=witnesses,
             agreement=self._agreement(model),
             seconds=time.monotonic() - begun,
         )
 
-    def _settings(self, number: int) -> TrainConfig:
+    def _settings(self, number: int, least: Accuracy) -> TrainConfig:
         first = self.config.train
         if number == 1:
             return first
         last = stages(first)[-1].config
-        heavier = self.config.more_weight ** (number - 1)
+        earlier = self.rounds[: number - 1]
+        steps = sum(1 if found.pacc >= least.least else -1 for found in earlier)
+        heavier = self.config.more_weight**steps
         return last.model_copy(
             update={
                 "alpha": last.alpha * heavier,
@@ -301,13 +335,14 @@ class _Cycle:
         )
 
     def _trainer(self, number: int, config: TrainConfig) -> tuple[Trainer, RunFolder]:
-        path = self._path(number)
+        folder = RunFolder(self._path(number))
+        if folder.config_path.exists():  # as it was begun, whatever least accuracy is asked now
+            config = folder.config()
         trainer = Trainer(config, self.data, self._start(number), None, self.reporter)
         if number > 1:
             trainer.feedback = self._feedback(number - 1)
-        folder = RunFolder(path)
         if not folder.config_path.exists():
-            folder = RunFolder.create(path, config)
+            folder = RunFolder.create(folder.path, config)
         trainer.folder = folder
         return trainer, folder
 
@@ -315,13 +350,8 @@ class _Cycle:
         """The network that a round begins with: that of the round before."""
         if number == 1:
             return deepcopy(self.start)
-        earlier = Trainer(
-            self._settings(number - 1),
-            self.data,
-            deepcopy(self.start),
-            RunFolder(self._path(number - 1)),
-            Silent(),
-        )
+        folder = RunFolder(self._path(number - 1))
+        earlier = Trainer(folder.config(), self.data, deepcopy(self.start), folder, Silent())
         earlier.restore()
         return earlier.model
 
@@ -381,11 +411,11 @@ class _Cycle:
 
     def _taught_rows(self, number: int) -> Tensor:
         """Half of them what was open last time, the rest new ones."""
-        wanted = min(self.config.feedback, len(self.train_rows))
+        wanted = min(self.config.feedback, len(self.teaching))
         earlier = Feedback.load(self._path(number - 1)) if number > 1 else None
         old = self.train_rows[:0] if earlier is None else earlier.rows[: wanted // 2]
         draw = generator(self.config.train.seed, "regions", number)
-        fresh = self.train_rows[torch.randperm(len(self.train_rows), generator=draw)]
+        fresh = self.teaching[torch.randperm(len(self.teaching), generator=draw)]
         fresh = fresh[~torch.isin(fresh, old)]
         return torch.cat((old, fresh))[:wanted]
 
@@ -400,8 +430,8 @@ class _Cycle:
 
     @torch.no_grad()
     def _satisfied(self, model: nn.Module) -> int:
-        """Asked data points at which the network satisfies the property itself."""
-        x, labels = self.asked
+        """Data points that count at which the network satisfies the property itself."""
+        x, labels = (part[self.counted] for part in self.asked)
         y = model(x)
         values: dict[str, Tensor] = {}
         for name in self.judged.sources - {"y"}:
@@ -428,48 +458,27 @@ class _Cycle:
             {
                 "asked": self.config.model_dump(mode="json"),
                 "network": self.origin,
+                "accuracy": None if self.accuracy is None else self.accuracy.model_dump(),
                 "rounds": [r.model_dump() for r in self.rounds],
                 "spent": self.budget.used,
                 "ending": ending,
             },
         )
 
-    def _finish(self, ending: Ending) -> CycleResult:
+    def _finish(self, ending: Ending, least: Accuracy) -> CycleResult:
         from qll.cycle.picture import draw_curve
 
-        best = max(self.rounds, key=_merit)
+        best = best_round(self.rounds, least)
         path = self._path(best.number)
         for name, target in (("model.onnx", "model.onnx"), ("asked.json", "verdicts.json")):
             if (path / name).is_file():
                 shutil.copyfile(path / name, self.folder / target)
-        draw_curve(self.folder / "curve.png", self.rounds, self.config.target)
+        draw_curve(self.folder / "curve.png", self.rounds, self.config.target, least)
         self._save(ending)
         return CycleResult(
             ending=ending,
             rounds=tuple(self.rounds),
             best=best.number,
+            accuracy=least,
             seconds=self.budget.used,
         )
-
-
-def _merit(found: Round) -> tuple[float, float, int]:
-    """The proved share first, then accuracy, then the earlier round."""
-    return found.csat, found.pacc, -found.number
-
-
-def summary(result: CycleResult, config: CycleConfig) -> Mapping[str, str]:
-    """What to tell the user, by name."""
-    kept = result.chosen
-    words = {
-        "met": f"target met: {100 * kept.csat:.1f} % of the regions asked are proved",
-        "out of budget": "the budget is spent",
-        "stalled": f"no better round in the last {config.patience}",
-        "rounds": "the last round allowed is done",
-    }
-    limit = ""
-    if result.ending != "met" and not math.isnan(kept.limit) and kept.limit < config.target:
-        limit = (
-            f"; the network violates the property at {100 * (1 - kept.limit):.1f} % of the data "
-            "points themselves, where nothing can be proved"
-        )
-    return {"ending": words[result.ending] + limit}

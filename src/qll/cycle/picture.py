@@ -14,7 +14,12 @@ class HasFigures(Protocol):
     limit: float
 
 
-def draw_curve(path: Path, rounds: Sequence[HasFigures], target: float) -> bool:
+class HasLeast(Protocol):
+    least: float
+    chance: float
+
+
+def draw_curve(path: Path, rounds: Sequence[HasFigures], target: float, accuracy: HasLeast) -> bool:
     """False without matplotlib: the numbers are in the record all the same."""
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -29,10 +34,15 @@ def draw_curve(path: Path, rounds: Sequence[HasFigures], target: float) -> bool:
     axes.plot(numbers, [100 * r.csat for r in rounds], "o-", color="#c44e52", label="CSat")
     limits = [100 * r.limit for r in rounds]
     axes.plot(numbers, limits, "_:", color="#555555", label="satisfied at the data point")
-    axes.axhline(100 * target, color="#999999", linewidth=0.8, linestyle="--")
-    axes.annotate(
-        "target", (numbers[-1], 100 * target), fontsize=7, color="#777777", va="bottom", ha="right"
-    )
+    for name, value in (
+        ("CSat: target", target),
+        ("PAcc: least", accuracy.least),
+        ("PAcc: chance", accuracy.chance),
+    ):
+        axes.axhline(100 * value, color="#999999", linewidth=0.8, linestyle="--")
+        axes.annotate(
+            name, (numbers[-1], 100 * value), fontsize=7, color="#666666", va="bottom", ha="right"
+        )
     axes.set_xlabel("round")
     axes.set_ylabel("%")
     axes.set_xticks(numbers if len(numbers) <= 12 else numbers[:: len(numbers) // 10])

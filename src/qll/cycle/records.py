@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 from pydantic import BaseModel
 from torch import nn
 
+from qll.cycle.accuracy import Accuracy
 from qll.training.progress import Reporter
 
 Ending = Literal["met", "out of budget", "stalled", "rounds"]
 
 
 class Round(BaseModel):
-    """One finished round. ``limit`` is the share of asked regions that the network satisfies at the
-    data point itself: CSat cannot be more."""
+    """One finished round. ``csat`` is the proved share of the regions of which the property says
+    something; ``vacuous`` more hold whatever the network computes. ``limit`` is the share that the
+    network satisfies at the data point itself: CSat cannot be more."""
 
     number: int
     epochs: int
@@ -26,6 +29,7 @@ class Round(BaseModel):
     verified: int
     falsified: int
     unknown: int
+    vacuous: int = 0
     open_training: int
     witnesses: int
     agreement: float | None = None  # with the decisions of the network it began from
@@ -36,11 +40,51 @@ class CycleResult(BaseModel):
     ending: Ending
     rounds: tuple[Round, ...]
     best: int  # the number of the round whose network was kept
+    accuracy: Accuracy
     seconds: float
 
     @property
     def chosen(self) -> Round:
         return next(r for r in self.rounds if r.number == self.best)
+
+
+def best_round(rounds: Sequence[Round], accuracy: Accuracy) -> Round:
+    """Of those that are accurate enough, the one with the largest proved share; where none is, the
+    one with the largest product of both."""
+
+    def merit(found: Round) -> tuple[bool, float, float, int]:
+        good = found.pacc >= accuracy.least
+        return good, found.csat if good else found.csat * found.pacc, found.pacc, -found.number
+
+    return max(rounds, key=merit)
+
+
+def summary(result: CycleResult, *, target: float, patience: int) -> str:
+    """How a cycle ended, in a sentence or two."""
+    kept = result.chosen
+    words = {
+        "met": f"target met: {100 * kept.csat:.1f} % of the regions asked are proved",
+        "out of budget": "the budget is spent",
+        "stalled": f"no better round in the last {patience}",
+        "rounds": "the last round allowed is done",
+    }
+    text = words[result.ending]
+    if result.ending == "met":
+        return text
+    proved = [r for r in result.rounds if r.csat >= target]
+    if proved:
+        nearest = max(proved, key=lambda r: r.pacc)
+        text += (
+            f"; round {nearest.number} proved {100 * nearest.csat:.1f} %, but predicts "
+            f"{100 * nearest.pacc:.1f} % right and not {100 * result.accuracy.least:.1f} % "
+            "(--accuracy sets what is enough)"
+        )
+    if not math.isnan(kept.limit) and kept.limit < target:
+        text += (
+            f"; the network violates the property at {100 * (1 - kept.limit):.1f} % of the data "
+            "points themselves, where nothing can be proved"
+        )
+    return text
 
 
 class Saving:

@@ -31,7 +31,7 @@ from qll.errors import QllError, RunError
 from qll.files import Locked, owned, read_json, write_error, write_json
 from qll.grid.experiment import difference
 from qll.grid.witnesses import keep_witnesses
-from qll.metrics import Share
+from qll.metrics import Share, proved_share, tally
 from qll.training.config import TrainConfig
 from qll.training.events import with_events
 from qll.training.loop import train
@@ -204,20 +204,16 @@ def _prove(task: Task, folder: RunFolder, data: DataSet) -> float:
                     left = [i for i in range(len(problem)) if i not in journal.known]
                     for index, verdict in decide_all(problem, left):
                         journal.add(index, verdict)
-                    statuses = [str(row["status"]) for row in journal.known.values()]
-                    journal.finish({s: statuses.count(s) for s in _STATUSES})
+                    journal.finish(tally(journal.known.values()))
             held = _verdicts(path)
             seconds += float(held["total"]["wall_seconds"])
-            shares[f"{size:g}"] = Share(int(held["total"]["verified"]), len(problem))
+            shares[f"{size:g}"] = proved_share(held["verdicts"])
             if part == 1.0:
                 keep_witnesses(task.folder, network, prop, x, labels, held["verdicts"])
         evaluation = folder.evaluation()
         if evaluation is not None:
             folder.save_evaluation(replace(evaluation, csat=shares))
     return seconds
-
-
-_STATUSES = ("verified", "falsified", "unknown")
 
 
 def _answered(path: Path, problem: Any) -> bool:
@@ -250,7 +246,8 @@ def _as_long(held: dict[str, Any], timeout: float) -> bool:
 def _verdicts(path: Path) -> dict[str, Any]:
     fix = "remove this file: its regions are asked again"
     held = read_json(path, "verdicts", fix=fix)
-    if not isinstance(held.get("total"), dict) or not isinstance(held.get("timeout"), float | int):
+    kept = isinstance(held.get("total"), dict) and isinstance(held.get("verdicts"), list)
+    if not kept or not isinstance(held.get("timeout"), float | int):
         raise RunError(
             "the verdicts of a run cannot be read",
             where=str(path),

@@ -22,7 +22,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from qll.errors import InputError, MissingExtra, QllError, RunError
 from qll.files import write_json
-from qll.metrics import prediction_accuracy
+from qll.metrics import prediction_accuracy, proved_share
 from qll.training.config import TrainConfig, build, default_logic, parse_settings, resolve
 from qll.training.loop import Trainer, load_configured
 from qll.training.progress import Silent
@@ -169,7 +169,16 @@ def _run(
             trainer.judged, model, x[:count], labels[:count], timeout=config.timeout,
             jobs=config.jobs,
         )  # fmt: skip
-    return pacc, sum(v.status == "verified" for v in verdicts) / count
+    proved = proved_share(verdict.as_json() for verdict in verdicts)
+    if not proved.total:
+        raise InputError(
+            "the property says nothing of the data points that are verified",
+            where=config.property,
+            expected="some of whose labels it speaks",
+            found=f"a premise that is false at all {count}",
+            fix="raise --regions and --validation, or look at the premise with 'qll show'",
+        )
+    return pacc, proved.value
 
 
 def _points(study: Any) -> list[Point]:
