@@ -66,7 +66,24 @@ class BoxBounds:
     high: Array
 
 
+@dataclass(frozen=True, eq=False)
+class _Still:
+    """Inputs that cannot move in any box: the others' columns of each layer that reads the input
+    (by its number), and what the still ones add to it."""
+
+    stuck: Tensor
+    point: Tensor
+    free: Tensor
+    terms: dict[int, tuple[Tensor, Tensor]]
+
+    def fits(self, stuck: Tensor, point: Tensor) -> bool:
+        same = torch.equal(stuck, self.stuck)
+        return same and torch.equal(point[stuck], self.point[stuck])
+
+
 class Crown(DualBound):
+    _last_still: _Still | None = None
+
     @property
     def widest(self) -> int:
         return max(self.form.widths)
@@ -146,7 +163,6 @@ class Crown(DualBound):
     ) -> None:
         """Append the bounds of hidden layer ``k``, given those by interval arithmetic."""
         if any(source != 0 for source, _ in self.terms[k - 1]):
-            width = low.shape[1]
             # Where the activation is linear a better bound would change nothing.
             loose = ~self.activations[k - 1].is_linear(low, high)
             unstable = loose.any(dim=0).nonzero()[:, 0]
@@ -156,14 +172,10 @@ class Crown(DualBound):
             for some in torch.split(unstable, piece):
                 if stop is not None and stop():
                     break
-                eye = torch.zeros(len(some), width, dtype=self.dtype, device=self.device)
-                eye[torch.arange(len(some)), some] = 1.0
                 size = None
                 if allowance is not None:
                     size = allowance.hidden[k - 1][some].repeat(2)[None]
-                value = self.rows(
-                    boxes, k, torch.cat([eye, -eye])[None], size=size, allowance=allowance
-                ).value
+                value = self.rows(boxes, k, some, size=size, allowance=allowance).value
                 low[:, some] = torch.maximum(low[:, some], value[:, : len(some)])
                 high[:, some] = torch.minimum(high[:, some], -value[:, len(some) :])
         boxes.low.append(low)
@@ -180,9 +192,10 @@ class Crown(DualBound):
         size: Tensor | None = None,
         allowance: Allowance | None = None,
     ) -> Rows:
-        """Lower bounds of ``rows . z_layer + inputs . x + constant``; rows (1 or B, r, n_layer).
+        """Lower bounds of ``rows . z_layer + inputs . x + constant``; rows (1 or B, r, n_layer), or
+        a list of neurons, for each of them and then for minus each of them.
         With an ``allowance`` and the ``size`` (1 or B, r) of the rows: rounding included."""
-        batch, count = len(boxes.lower), rows.shape[1]
+        batch, count = len(boxes.lower), _count(rows)
         widest = max(max((t.shape[1] for t in boxes.low), default=1), boxes.lower.shape[1])
         step = max(1, MOST_ENTRIES // max(count * widest, 1))
         parts = [
@@ -205,7 +218,7 @@ class Crown(DualBound):
         allowance: Allowance | None,
     ) -> Rows:
         lower, upper = boxes.lower[part], boxes.upper[part]
-        batch, count = len(lower), rows.shape[1]
+        batch, count = len(lower), _count(rows)
 
         def mine(t: Tensor) -> Tensor:
             return t[part] if len(t) != 1 else t
@@ -213,11 +226,14 @@ class Crown(DualBound):
         value = torch.zeros(batch, count, dtype=self.dtype, device=self.device)
         if constant is not None:
             value = value + mine(constant)
-        pixel = torch.zeros(1, 1, lower.shape[1], dtype=self.dtype, device=self.device)
+        still = self._still(boxes) if inputs is None else None
+        entries = lower.shape[1] if still is None else len(still.free)
+        pixel = torch.zeros(1, 1, entries, dtype=self.dtype, device=self.device)
         if inputs is not None:
             pixel = pixel + mine(inputs)
         flowing: dict[int, Tensor] = {}
-        back = mine(rows)
+        units = rows if rows.ndim == 1 else None
+        back = mine(rows) if units is None else rows
         measured = None if allowance is None or size is None else mine(size).expand(batch, -1)
         for k in range(layer, 0, -1):
             if k < layer:
@@ -238,20 +254,64 @@ class Crown(DualBound):
                     measured = measured + back.abs() @ allowance.hidden[k - 1]
                     loss = activation.line_error(low, high)
                     measured = measured + (coefficient.abs() @ loss[:, :, None])[..., 0]
-            value = value + back @ self.biases[k - 1]
+            first = units if k == layer else None
+            value = value + _times(back, self.biases[k - 1], first)
             for source, matrix in self.terms[k - 1]:
-                moved = self.pull(back, matrix)
+                if source == 0 and still is not None:
+                    moving, shift = still.terms[k - 1]
+                    value = value + _times(back, shift, first)
+                    pixel = pixel + self._pulled(back, moving, first)
+                    continue
+                moved = self._pulled(back, matrix, first)
                 if source == 0:
                     pixel = pixel + moved
                 else:
                     flowing[source] = flowing[source] + moved if source in flowing else moved
         mid, rad = (lower + upper) / 2, (upper - lower) / 2
+        if still is not None:
+            mid, rad = mid[:, still.free], rad[:, still.free]
         pixel = pixel.expand(batch, count, -1)
         value = value + (pixel @ mid[:, :, None])[..., 0] - (pixel.abs() @ rad[:, :, None])[..., 0]
         if measured is not None and allowance is not None:
             value = value - allowance.unit * measured
             value = torch.where(value.isfinite(), value, -torch.inf)
+        if still is not None and units is None:
+            whole = torch.zeros(batch, count, lower.shape[1], dtype=self.dtype, device=self.device)
+            whole[..., still.free] = pixel
+            pixel = whole
         return Rows(value, pixel)
+
+    def _pulled(self, back: Tensor, matrix: Tensor, units: Tensor | None) -> Tensor:
+        """``back @ W``; rows of W and minus them, where back is a list of neurons."""
+        if units is None:
+            return self.pull(back, matrix)
+        if matrix.layout != torch.strided:
+            eye = torch.zeros(len(units), matrix.shape[1], dtype=self.dtype, device=self.device)
+            eye[torch.arange(len(units)), units] = 1.0
+            return self.pull(torch.cat([eye, -eye])[None], matrix)
+        chosen = matrix[units]
+        return torch.cat([chosen, -chosen])[None]
+
+    def _still(self, boxes: Boxes) -> _Still | None:
+        """What most inputs add if they cannot move: a constant of every layer that reads them. The
+        rounding of that sum is one more of those that `qll.bounds.rounding` leaves room for."""
+        lower, upper = boxes.lower, boxes.upper
+        stuck = (lower == upper).all(dim=0) & (lower == lower[:1]).all(dim=0)
+        if 2 * int(stuck.sum()) < stuck.numel():
+            return None
+        held = self._last_still
+        if held is not None and held.fits(stuck, lower[0]):
+            return held
+        free = (~stuck).nonzero()[:, 0]
+        terms = {}
+        for k, layer in enumerate(self.terms):
+            for source, matrix in layer:
+                if source == 0:
+                    if matrix.layout != torch.strided:
+                        return None
+                    terms[k] = (matrix[:, free], matrix[:, stuck] @ lower[0, stuck])
+        self._last_still = _Still(stuck, lower[0], free, terms)
+        return self._last_still
 
     def bound(
         self,
@@ -299,6 +359,17 @@ class Crown(DualBound):
             none,
             none,
         )
+
+
+def _count(rows: Tensor) -> int:
+    return rows.shape[1] if rows.ndim == 3 else 2 * len(rows)
+
+
+def _times(back: Tensor, vector: Tensor, units: Tensor | None) -> Tensor:
+    """``back @ v``; entries of v and minus them, where back is a list of neurons."""
+    if units is None:
+        return back @ vector
+    return torch.cat([vector[units], -vector[units]])[None]
 
 
 def _mixture(boxes: Boxes, value: Tensor, linear: Tensor) -> Tensor:
