@@ -150,7 +150,7 @@ class Cluster:
         """With a nanny, as from the command line, the worker is replaced when it dies."""
         return self._start(
             "worker", self.address, "--nanny" if nanny else "--no-nanny", "--no-dashboard",
-            "--nthreads", "1", "--death-timeout", "20", *more,
+            "--nthreads", "1", "--death-timeout", "60", *more,
         )  # fmt: skip
 
     def _start(self, *arguments: str) -> subprocess.Popen[bytes]:
