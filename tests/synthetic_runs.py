@@ -51,26 +51,36 @@ def write_run(
     verified: float | None = None,
     finished: bool = True,
     witnesses: bool = True,
+    pacc: float | None = None,
+    chance: float | None = None,
+    vacuous: int = 0,
 ) -> None:
+    """``pacc`` and ``chance`` go into the evaluation; of the regions the first ``vacuous`` are."""
     options = {"logic": logic, "seed": seed, "epochs": epochs}
     config = resolve(prop, data, options=options)
-    chance = np.random.default_rng(zlib.crc32(f"{prop} {data} {logic} {seed}".encode()))
+    draw = np.random.default_rng(zlib.crc32(f"{prop} {data} {logic} {seed}".encode()))
     path.mkdir(parents=True)
     _write(path / "config.json", json.loads(config.model_dump_json()))
     _write(path / "environment.json", {"started": "2000-01-01T00:00:00+00:00", "packages": {}})
-    rows = [_epoch(k, epochs, chance, config.is_baseline) for k in range(1, epochs + 1)]
+    rows = [_epoch(k, epochs, draw, config.is_baseline) for k in range(1, epochs + 1)]
     lines = "".join(json.dumps(row) + "\n" for row in rows)
     (path / "metrics.jsonl").write_text(lines)
     if not finished:
         return
-    level = float(chance.uniform(0.1, 0.9)) if verified is None else verified
-    _write(path / "evaluation.json", _evaluation(level, chance, config.is_baseline))
+    level = float(draw.uniform(0.1, 0.9)) if verified is None else verified
+    found = _evaluation(level, draw, config.is_baseline)
+    for key, value in (("pacc", pacc), ("chance", chance)):
+        if value is not None:
+            found[key] = {"good": round(1000 * value), "total": 1000, "share": value}
+    _write(path / "evaluation.json", found)
     judged = config.parameters if config.judged is None else config.judged
     for name, epsilon, share in (("full", 1.0, level), ("half", 0.5, math.sqrt(level))):
-        content = _verdicts(prop, epsilon * judged["epsilon"], share, chance)
+        content = _verdicts(prop, epsilon * judged["epsilon"], share, draw)
+        for row in content["verdicts"][:vacuous]:  # type: ignore[index]
+            row.update(status="verified", stage="vacuous", vacuous=True)
         _write(path / f"verdicts-{name}.json", content)
     if witnesses and seed == 0:
-        _witnesses(path, data, chance)
+        _witnesses(path, data, draw)
 
 
 def _epoch(k: int, epochs: int, chance: np.random.Generator, baseline: bool) -> dict[str, object]:

@@ -24,7 +24,7 @@ from qll.reports.records import read_run, read_runs
 from qll.reports.table_latex import escape, latex
 from qll.reports.table_text import comparison_markdown, csv_text, epsilon_text, markdown
 from qll.reports.tables import Stat, build_table
-from qll.reports.witnesses import read_witnesses
+from qll.reports.witnesses import _text, broken_atoms, read_witnesses
 
 
 def _set_share(path: Path, name: str, good: int, total: int) -> None:
@@ -341,3 +341,82 @@ def test_the_short_layout_shows_the_hardness_that_was_published(tmp_path: Path) 
     paper = Paper({("not-both", "dice", "yager", 2.0): {"PAcc": Published(90, 1)}})
     assert [row.hardness for row in build_table(records, paper).short().rows] == [2.0]
     assert [row.hardness for row in build_table(records).short().rows] == [5.0]
+
+
+# --- what says nothing, and what a guess is worth ---
+
+
+def test_vacuous_regions_are_left_out_and_compared_as_published(tmp_path: Path) -> None:
+    """The published baseline of clothing/footwear has 19 %: all of it trousers and bags."""
+    for name, verified in (("baseline", 0.0), ("dl2", 0.5)):
+        write_run(
+            tmp_path / "runs" / name, "clothing-footwear", "fashion", name, 0,
+            verified=verified, vacuous=19, chance=0.1,
+        )  # fmt: skip
+    records = read_runs([tmp_path / "runs"])
+    key = ("clothing-footwear", "fashion", "baseline", None)
+    paper = Paper({key: {"CSat": Published(19.0, 0.0), "PAcc": Published(97.0, 9.0)}})
+    table = build_table(records, paper)
+    plain = next(row for row in table.rows if row.logic == "baseline")
+    assert plain.stat("CSat").mean == 0.0  # type: ignore[union-attr]
+    assert plain.counted_as_published("CSat").mean == 19.0  # type: ignore[union-attr]
+    unknown = plain.runs[0]
+    assert unknown.figures["unknown"] / unknown.published["unknown"] == pytest.approx(100 / 81)  # type: ignore[operator]
+    text = markdown(table, "long")
+    line = next(line for line in text.splitlines() if "Baseline" in line)
+    assert "| 0.0 (19.0 ± 0.0) |" in line, "the same as published, so no mark"
+    assert "19 of 100 regions hold whatever the network computes" in text
+    lines = list(csv.DictReader(io.StringIO(csv_text(table))))
+    assert {line["vacuous"] for line in lines} == {"19"}
+    assert lines[0]["CSat_departure"] == "0.0" and lines[0]["CSat_mean"] == "0.0"
+    assert "left out" in latex(table, "short")
+
+
+def test_old_verdicts_name_the_stage(tmp_path: Path) -> None:
+    write_run(tmp_path / "run", "clothing-footwear", "fashion", "dl2", 0, verified=0.0, vacuous=9)
+    for path in tmp_path.glob("run/verdicts*.json"):
+        held = json.loads(path.read_text())
+        for row in held["verdicts"]:
+            if row.pop("vacuous", False):
+                row["stage"] = "trivial"
+        path.write_text(json.dumps(held))
+    share = read_runs([tmp_path]).runs[0].shares["CSat"]
+    assert share is not None and (share.good, share.vacuous, share.total) == (0, 9, 91)
+
+
+def test_a_row_near_chance_is_not_the_best(tmp_path: Path) -> None:
+    """PAcc 58.5 where chance is 50, all proved, beats PAcc 90 with 60 % proved by its product."""
+    for logic, pacc, verified in (("dl2", 0.9, 0.6), ("stl:5", 0.585, 1.0), ("qll:5", 0.8, 0.6)):
+        write_run(
+            tmp_path / "runs" / logic.replace(":", ""), "not-both", "dice", logic, 0,
+            pacc=pacc, verified=verified, chance=0.5,
+        )  # fmt: skip
+    table = build_table(read_runs([tmp_path / "runs"]))
+    assert [row.name for row in table.near_chance()] == ["STL 5"]
+    assert [row.name for row in table.best()] == ["DL2"]
+    text = markdown(table, "short")
+    assert "STL 5 (near chance)" in text and "**DL2**" in text
+    assert "50.0 % (Dice)" in text and "50.0 % (Dice)" in latex(table, "short").replace("\\%", "%")
+    lines = {line["logic"]: line for line in csv.DictReader(io.StringIO(csv_text(table)))}
+    assert (lines["stl"]["near_chance"], lines["stl"]["chance"]) == ("1", "50.0")
+    for path in tmp_path.glob(
+        "runs/*/evaluation.json"
+    ):  # records without chance are ranked as before
+        held = json.loads(path.read_text())
+        del held["chance"]
+        path.write_text(json.dumps(held))
+    assert [r.name for r in build_table(read_runs([tmp_path / "runs"])).best()] == ["STL 5"]
+
+
+def test_witnesses_name_what_broke_the_rule(tmp_path: Path) -> None:
+    write_run(tmp_path / "a", "not-both", "dice", "dl2", 1)
+    write_run(tmp_path / "b", "classification-robustness", "mnist", "dl2", 1)
+    dice, mnist = (read_runs([tmp_path / name]).runs[0] for name in "ab")
+    points = {"x": np.zeros((3, 28, 28)), "x0": np.zeros((3, 28, 28))}
+    y = np.array([0.5, 2.0, -1.0, 0.4, 0.7, 0.1])
+    said = [_text(atom) for atom in broken_atoms(dice, (0,), {"y": y, **points})]
+    assert said == ["y[1] <= 0", "y[4] <= 0"], "faces 2 and 5, by 0.7; faces 1 and 6 only by 0.1"
+    y = np.array([0.0, 3.0, 5.0, 4.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0])
+    (atom,) = broken_atoms(mnist, (1,), {"y": y, **points})
+    assert _text(atom) == "y[2] <= y[1]"
+    assert broken_atoms(mnist, (2,), {"y": y, **points}) == []  # satisfied: nothing broke it

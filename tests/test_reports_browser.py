@@ -272,6 +272,88 @@ def test_many_filters_at_once(browser: Any, report: Path) -> None:
         _wait_for_plots(page, "accuracy", 2)
 
 
+@pytest.fixture(scope="module")
+def doubtful(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A short run with vacuous regions (two notes), and one at chance of which all is proved."""
+    folder = tmp_path_factory.mktemp("doubtful")
+    for logic, pacc, verified in (("dl2", 0.9, 0.6), ("stl:5", 0.585, 1.0), ("qll:5", 0.8, 0.5)):
+        write_run(
+            folder / "runs" / logic.replace(":", ""), "not-both", "dice", logic, 0, epochs=10,
+            pacc=pacc, verified=verified, chance=0.5, vacuous=7,
+        )  # fmt: skip
+    write_report(read_runs([folder / "runs"]), folder, title="synthetic records")
+    return folder
+
+
+def test_the_page_says_what_was_asked_and_what_is_doubtful(browser: Any, doubtful: Path) -> None:
+    with opened(browser, (doubtful / "index.html").as_uri()) as watched:
+        page = watched.page
+        page.wait_for_selector("html[data-ready=yes]")
+        rule = page.locator("#rules pre").inner_text()
+        assert "parameter epsilon: input = 0.01568627450980392" in rule and "opposite" in rule
+        assert "chance 50.0 %" in page.locator("#table-short tr.title").inner_text()
+        low = page.locator("#table-short tr[data-row]", has_text="near chance")
+        shown = [row for row in low.all() if row.locator(".low").is_visible()]
+        assert len(shown) == 1 and "STL 5" in shown[0].inner_text()
+        best = page.locator("#table-short tr.best th")
+        assert best.count() == 1 and best.inner_text().startswith("DL2")
+        assert best.locator("sup").inner_text() == "1, 2"
+        assert page.locator("#note-2").inner_text().startswith("7 of 100 regions hold whatever")
+        # of the others alone, each is nearer to itself than to chance
+        _pill(page, "logic", "DL2").uncheck(force=True)
+        _pill(page, "logic", "QLL 5").uncheck(force=True)
+        assert page.locator("#table-short .low:visible").count() == 0
+
+
+def test_witnesses_mark_what_broke_the_rule(browser: Any, report: Path) -> None:
+    with opened(browser, (report / "index.html").as_uri()) as watched:
+        page = watched.page
+        page.wait_for_selector("html[data-ready=yes]")
+        figures = page.locator(".gallery figure", has_text="broken:")
+        assert figures.count() > 3
+        for figure in figures.filter(has_text="not-both").all():
+            marked = figure.locator("tr.broke")
+            faces = [int(t.split()[-1]) for t in marked.locator("th").all_inner_texts()]
+            assert sum(faces) == 5, "two opposite faces"
+            assert all(float(t) >= 0 for t in marked.locator("td:last-child").all_inner_texts())
+            assert figure.locator("tbody .true").count() == 3
+
+
+def test_every_plot_is_printed(browser: Any, report: Path) -> None:
+    """Plots that were never scrolled to were empty on paper."""
+    with opened(browser, (report / "index.html").as_uri()) as watched:
+        page = watched.page
+        page.wait_for_selector("html[data-ready=yes]")
+        page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
+        plots = "[...document.querySelectorAll('.plot')]"
+        wait_until(page, f"{plots}.length === 9 && {plots}.every((p) => p.dataset.drawn === 'yes')")
+        assert page.evaluate(f"{plots}.every((p) => p.querySelector('.main-svg .trace'))")
+        page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
+        widths = f"{plots}.map((p) => p.querySelector('.main-svg').getAttribute('width'))"
+        wait_until(page, f"{widths}.every((w) => Number(w) <= 640)")
+        page.evaluate("window.dispatchEvent(new Event('afterprint'))")
+        wait_until(page, f"{widths}.some((w) => Number(w) > 640)")
+
+
+def test_a_table_that_is_cut_says_so(browser: Any, report: Path) -> None:
+    uri = (report / "index.html").as_uri()
+    with opened(browser, uri, width=390, height=844) as watched:
+        page = watched.page
+        page.wait_for_selector("html[data-ready=yes]")
+        assert page.locator("[data-more]").is_visible()
+        assert "cut" in page.locator("#table-short").get_attribute("class")
+        page.evaluate("document.getElementById('table-short').scrollLeft = 10000")
+        gone = "!document.getElementById('table-short').classList.contains('cut')"
+        wait_until(page, gone)
+        csat = page.locator('#table-short tr[data-row] td[data-metric="CSat"] .ours').first
+        box = csat.bounding_box()
+        assert box["x"] + box["width"] <= 390
+        assert_no_sideways_scroll(page)
+    with opened(browser, uri) as watched:
+        watched.page.wait_for_selector("html[data-ready=yes]")
+        assert watched.page.locator("[data-more]").is_hidden()
+
+
 def test_report_contrast(browser: Any, report: Path) -> None:
     """At least 4.5:1 for every text of the page itself (WCAG 2.1, 1.4.3)."""
     with opened(browser, (report / "index.html").as_uri()) as watched:

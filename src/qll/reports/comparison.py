@@ -50,7 +50,7 @@ def agreements(table: Table) -> list[Agreement]:
     for metric in METRICS:
         gaps: list[tuple[float, Row]] = []
         for row in table.rows:
-            stat, published = row.stat(metric), table.published(row, metric)
+            stat, published = row.counted_as_published(metric), table.published(row, metric)
             if stat is not None and published is not None:
                 gaps.append((published.departure(stat.mean), row))
         if gaps:
@@ -93,18 +93,11 @@ def _ranking(table: Table, rows: Sequence[Row], title: str) -> Ranking | None:
     scored: list[tuple[str, float, float]] = []
     proved: list[tuple[float, float, float]] = []  # our CSat, the published one, its deviation
     for row in rows:
-        accuracy, csat, ours = (
-            table.published(row, "PAcc"),
-            table.published(row, "CSat"),
-            row.stat("CSat"),
-        )
-        if (
-            row.product is not None
-            and accuracy is not None
-            and csat is not None
-            and ours is not None
-        ):
-            scored.append((row.name, row.product, accuracy.mean * csat.mean / 100))
+        accuracy, csat = (table.published(row, metric) for metric in ("PAcc", "CSat"))
+        right, ours = (row.counted_as_published(metric) for metric in ("PAcc", "CSat"))
+        if accuracy and csat and right and ours:
+            product = right.mean * ours.mean / 100
+            scored.append((row.name, product, accuracy.mean * csat.mean / 100))
             proved.append((ours.mean, csat.mean, csat.deviation))
     if len(scored) < 2:
         return None

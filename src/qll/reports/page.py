@@ -27,7 +27,7 @@ from qll.reports.table_text import (
     metric_of,
 )
 from qll.reports.tables import Row, Table, build_table
-from qll.reports.witnesses import read_witnesses
+from qll.reports.witnesses import read_witnesses, rule_of
 
 _CURVES = (
     "pacc",
@@ -74,6 +74,8 @@ def render_page(records: Records, table: Table, *, title: str) -> str:
         "agreements": agreements(table) if table.paper else [],
         "rankings": rankings(table) if table.paper else [],
         "ranking_note": RANKING_NOTE,
+        "rules": _rules(table),
+        "chance_known": any(row.chance is not None for row in table.rows),
         "notes": table.notes(),
         "runs": [_run_line(run) for run in records.runs],
         "left_out": [*records.left_out, *unread],
@@ -131,7 +133,7 @@ def _groups(table: Table) -> list[Group]:
 def _layout(table: Table, name: str) -> dict[str, Any]:
     shown = table.short() if name == "short" else table
     columns = LAYOUTS[name]
-    best, notes = shown.best(), table.notes()
+    best, low, notes = shown.best(), shown.near_chance(), table.notes()
     blocks = []
     for group in _groups(shown):
         rows = [row for row in shown.rows if row.group == group]
@@ -141,7 +143,8 @@ def _layout(table: Table, name: str) -> dict[str, Any]:
             for column in columns:
                 metric = metric_of(row, column, name)
                 stat, published = row.stat(metric), table.published(row, metric)
-                cells.append((metric, stat, published, departure_mark(stat, published)))
+                mark = departure_mark(row.counted_as_published(metric), published)
+                cells.append((metric, stat, published, mark))
             lines.append(
                 {
                     "id": table.rows.index(row),
@@ -150,10 +153,12 @@ def _layout(table: Table, name: str) -> dict[str, Any]:
                     "marks": [notes.index(note) + 1 for note in row.notes],
                     "seeds": len(row.runs),
                     "best": row in best,
+                    "near_chance": row in low,
                     "cells": cells,
                 }
             )
-        blocks.append({**_describe(group), "rows": lines})
+        chance = next((row.chance for row in rows if row.chance is not None), None)
+        blocks.append({**_describe(group), "chance": chance, "rows": lines})
     spans = [
         (span, sum(c.group == span for c in columns))
         for span in dict.fromkeys(c.group for c in columns)
@@ -184,6 +189,25 @@ def _titled(groups: Sequence[Group]) -> list[dict[str, Any]]:
             title += f", {own['epochs']} epochs"
         described.append({**own, "title": title})
     return described
+
+
+def _rules(table: Table) -> list[dict[str, str]]:
+    """The property of every experiment as it is judged: what the figures are about."""
+    found: dict[tuple[str, str], dict[str, str]] = {}
+    for row in table.rows:
+        try:
+            prop = rule_of(row.runs[0])
+        except QllError as error:  # a file that has moved since
+            text = f"cannot be shown: {error.what}"
+            found.setdefault((row.prop, text), {"name": property_name(row.prop), "text": text})
+            continue
+        text = prop.show("unicode").rstrip()
+        about = prop.documentation
+        body = "\n".join(line for line in text.splitlines() if not line.startswith("#"))
+        found.setdefault(
+            (row.prop, body), {"name": property_name(row.prop), "text": body, "about": about}
+        )
+    return list(found.values())
 
 
 def _counts(records: Records, table: Table) -> dict[str, Any]:
@@ -253,6 +277,7 @@ def _data(table: Table, recorded: Mapping[Path, int]) -> dict[str, Any]:
                 "group": groups.index(row.group),
                 "name": row.name,
                 "baseline": row.logic == BASELINE,
+                "chance": row.chance,
                 "colour": _colour(row, palette, table),
                 "symbol": _SYMBOLS[
                     hardnesses.index(row.hardness) % len(_SYMBOLS) if row.hardness else 0
@@ -268,6 +293,7 @@ def _data(table: Table, recorded: Mapping[Path, int]) -> dict[str, Any]:
                 "row": number,
                 "seed": run.config.seed,
                 "figures": [run.figures[metric] for metric in METRICS],
+                "published": [run.published[metric] for metric in METRICS],
                 "curves": _curves(run),
                 "times": _times(run),
                 "witnesses": recorded.get(run.path, 0),

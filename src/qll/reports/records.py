@@ -23,7 +23,7 @@ from qll.errors import QllError, RunError
 from qll.files import read_json
 from qll.grid.experiment import experiment
 from qll.logics.base import Logic
-from qll.metrics import Evaluation, Share
+from qll.metrics import Evaluation, Share, is_vacuous
 from qll.training.config import TrainConfig
 from qll.training.run import RunFolder
 
@@ -48,6 +48,7 @@ class Answer:
     index: int
     status: str
     seconds: float
+    vacuous: bool = False
 
 
 @dataclass(frozen=True)
@@ -57,10 +58,16 @@ class Verification:
     epsilon: float
     answers: tuple[Answer, ...]
 
-    def share(self, status: str) -> float | None:
-        if not self.answers:
-            return None
-        return sum(a.status == status for a in self.answers) / len(self.answers)
+    def share(self, status: str) -> Share:
+        """Of the regions of which the property says something."""
+        counted = [a for a in self.answers if not a.vacuous]
+        good = sum(a.status == status for a in counted)
+        more = self.vacuous if status == "verified" else 0
+        return Share(good, len(counted), more)
+
+    @property
+    def vacuous(self) -> int:
+        return sum(a.vacuous for a in self.answers)
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,29 +108,51 @@ class Run:
         return sum(float(row.get("seconds") or 0.0) for row in self.epochs)
 
     @cached_property
-    def figures(self) -> Mapping[str, float | None]:
-        """The metrics in percent; None where there is no record."""
-        found: dict[str, float | None] = dict.fromkeys(METRICS)
+    def shares(self) -> Mapping[str, Share | None]:
+        """The metrics as they are recorded; None where there is no record."""
+        found: dict[str, Share | None] = dict.fromkeys(METRICS)
         if self.evaluation is not None:
             held = self.evaluation
-            found["PAcc"] = _percent(held.pacc)
-            found["CAcc"] = _percent(held.cacc)
-            found["CSec_self"] = _percent(held.csec_self)
-            found["CSec_qll"] = _percent(held.csec_qll)
+            found["PAcc"] = held.pacc
+            found["CAcc"] = held.cacc
+            found["CSec_self"] = held.csec_self
+            found["CSec_qll"] = held.csec_qll
         if self.epsilon is not None:
             for suffix, epsilon in (("", self.epsilon), ("_half", self.epsilon / 2)):
                 found[f"CSat{suffix}"], found[f"unknown{suffix}"] = self._proved(epsilon)
         return found
 
-    def _proved(self, epsilon: float) -> tuple[float | None, float | None]:
+    @cached_property
+    def figures(self) -> Mapping[str, float | None]:
+        """The metrics in percent, of the data points of which the property says something."""
+        return {metric: _percent(share) for metric, share in self.shares.items()}
+
+    @cached_property
+    def published(self) -> Mapping[str, float | None]:
+        """The same as the paper counts: what holds vacuously is satisfied."""
+        found = {}
+        for metric, share in self.shares.items():
+            whole = None if share is None else share.with_vacuous
+            if whole is not None and metric.startswith("unknown"):
+                proved = self.shares[metric.replace("unknown", "CSat")]
+                more = 0 if proved is None else proved.vacuous
+                whole = Share(whole.good, whole.total + more)
+            found[metric] = _percent(whole)
+        return found
+
+    @property
+    def chance(self) -> float | None:
+        """PAcc of the best constant answer, in percent; None in old records."""
+        return None if self.evaluation is None else _percent(self.evaluation.chance)
+
+    def _proved(self, epsilon: float) -> tuple[Share | None, Share | None]:
         for verification in self.verifications:
             if _same(verification.epsilon, epsilon):
-                shares = (verification.share("verified"), verification.share("unknown"))
-                return tuple(None if s is None else 100 * s for s in shares)  # type: ignore[return-value]
+                return verification.share("verified"), verification.share("unknown")
         if self.evaluation is not None:
             for text, share in self.evaluation.csat.items():
                 if _same(_fraction(text), epsilon):
-                    return _percent(share), None
+                    return share, None
         return None, None
 
 
@@ -189,7 +218,7 @@ def _verification(path: Path, folder: RunFolder, config: TrainConfig) -> Verific
     try:
         epsilon = values["parameters"]["epsilon"]
         answers = tuple(
-            Answer(int(v["point"]), str(v["status"]), float(v["seconds"]))
+            Answer(int(v["point"]), str(v["status"]), float(v["seconds"]), is_vacuous(v))
             for v in values["verdicts"]
         )
         if len({a.index for a in answers}) != len(answers):

@@ -7,6 +7,7 @@ from qll.reports.style import BASELINE, data_name, number, property_name
 from qll.reports.table_text import (
     LAYOUTS,
     Column,
+    chance_text,
     departure_mark,
     epsilon_text,
     metric_of,
@@ -80,6 +81,8 @@ def _opening(table: Table, layout: str, bold: list[int], grey: list[int]) -> lis
         "Mean and sample standard deviation over the seeds. Boldface: the best product of PAcc "
         "and CSat in its experiment."
     )
+    if found := chance_text(table):
+        caption += f" {found}"
     if table.paper:
         caption += (
             " Grey: the published values; ▲ and ▼ mark a mean outside of their standard deviation."
@@ -192,7 +195,7 @@ def _cell(table: Table, row: Row, column: Column, layout: str) -> str:
     stat = row.stat(metric)
     if stat is None:
         return r"\text{n/a}"
-    mark = departure_mark(stat, table.published(row, metric))
+    mark = departure_mark(row.counted_as_published(metric), table.published(row, metric))
     marks = {"": "", "▲": r"\QllAbove", "▼": r"\QllBelow"}[mark]
     note = r"\TblrNote{b}" if layout == "short" and _is_stand_in(row, column, metric) else ""
     return _number(stat) + marks + note

@@ -78,18 +78,31 @@ def departure_mark(stat: Stat | None, published: Published | None) -> str:
     return "" if gap == 0 else ABOVE if gap > 0 else BELOW
 
 
+def chance_text(table: Table) -> str:
+    """PAcc of the best constant answer by data set, and what it is for; nothing in old records."""
+    known = {data_name(row.data): row.chance for row in table.rows if row.chance is not None}
+    if not known:
+        return ""
+    shown = ", ".join(f"{chance:.1f} % ({data})" for data, chance in known.items())
+    return (
+        f"Chance, the PAcc of the best constant answer: {shown}. Rows nearer to it than to the "
+        "most accurate row of their group are not called the best."
+    )
+
+
 # --- Markdown ---
 
 
 def markdown(table: Table, layout: str) -> str:
     shown = table.short() if layout == "short" else table
     columns = LAYOUTS[layout]
-    best, notes = shown.best(), shown.notes()
+    best, low, notes = shown.best(), shown.near_chance(), shown.notes()
     titles = [f"{c.group} {c.title}".strip() for c in columns]
     head = ["Property", "Data", "Logic", "Seeds", *(f"{title} (%)" for title in titles)]
     lines = ["| " + " | ".join(head) + " |", "|---|---|---|---|" + "---:|" * len(columns)]
     for row in shown.rows:
         label = row.name + "".join(f" [{notes.index(note) + 1}]" for note in row.notes)
+        label += " (near chance)" if row in low else ""
         where = f"{property_name(row.prop)} (ε = {epsilon_text(row.epsilon)})"
         bold = "**" if row in best else ""
         first = [where, data_name(row.data), f"{bold}{label}{bold}", str(len(row.runs))]
@@ -104,8 +117,9 @@ def _markdown_cell(table: Table, row: Row, metric: str) -> tuple[str, str]:
     stat, published = row.stat(metric), table.published(row, metric)
     theirs = ""
     if published is not None:
-        mark = departure_mark(stat, published)
-        gap = f" {mark}{abs(stat.mean - published.mean):.1f}" if stat and mark else ""
+        same = row.counted_as_published(metric)
+        mark = departure_mark(same, published)
+        gap = f" {mark}{abs(same.mean - published.mean):.1f}" if same and mark else ""
         theirs = f" ({published.mean:.1f} ± {published.deviation:.1f}{gap})"
     return "n/a" if stat is None else str(stat), theirs
 
@@ -115,6 +129,8 @@ def _remarks(table: Table, layout: str) -> list[str]:
         "Mean and sample standard deviation over the seeds. Bold: the best product of PAcc and "
         "CSat in its experiment."
     ]
+    if found := chance_text(table):
+        lines.append(found)
     if any(row.stat("unknown") for row in table.rows):
         lines.append(f"{UNKNOWN_NOTE}.")
     if layout == "short":
@@ -167,8 +183,9 @@ def csv_text(table: Table) -> str:
     named = ["property", "data", "logic", "hardness", "method", "epsilon", "epochs", "seeds"]
     parts = ("mean", "std", "n", "paper_mean", "paper_std", "departure")
     measured = [f"{m}_{part}" for m in METRICS for part in parts]
-    writer.writerow([*named, "product", "best", *measured, "notes"])
-    best = table.best()
+    judged = ["product", "best", "chance", "near_chance", "vacuous"]
+    writer.writerow([*named, *judged, *measured, "notes"])
+    best, low = table.best(), table.near_chance()
     for row in table.rows:
         config = row.runs[0].config
         cells: list[str | float | int] = [
@@ -182,19 +199,25 @@ def csv_text(table: Table) -> str:
             " ".join(str(seed) for seed in row.seeds),
             "" if row.product is None else round(row.product, 4),
             int(row in best),
+            "" if row.chance is None else round(row.chance, 4),
+            int(row in low),
+            " ".join(str(share.vacuous) for run in row.runs if (share := run.shares["CSat"])),
         ]
         for metric in METRICS:
-            cells += _csv_cells(row.stat(metric), table.published(row, metric))
+            same = row.counted_as_published(metric)
+            cells += _csv_cells(row.stat(metric), same, table.published(row, metric))
         writer.writerow([*cells, "; ".join(row.notes)])
     return out.getvalue()
 
 
-def _csv_cells(stat: Stat | None, published: Published | None) -> list[str | float | int]:
+def _csv_cells(
+    stat: Stat | None, same: Stat | None, published: Published | None
+) -> list[str | float | int]:
     ours: list[str | float | int] = ["", "", 0]
     if stat is not None:
         spread = "" if stat.deviation is None else round(stat.deviation, 4)
         ours = [round(stat.mean, 4), spread, stat.count]
     if published is None:
         return [*ours, "", "", ""]
-    gap = "" if stat is None else round(published.departure(stat.mean), 4)
+    gap = "" if same is None else round(published.departure(same.mean), 4)
     return [*ours, published.mean, published.deviation, gap]

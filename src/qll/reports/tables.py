@@ -116,6 +116,16 @@ class Row:
         found = [run.figures[metric] for run in self.runs]
         return Stat.of([value for value in found if value is not None])
 
+    def counted_as_published(self, metric: str) -> Stat | None:
+        """What a published figure is compared with: it counts what holds vacuously."""
+        found = [run.published[metric] for run in self.runs]
+        return Stat.of([value for value in found if value is not None])
+
+    @property
+    def chance(self) -> float | None:
+        """PAcc of the best constant answer; None if no record has it."""
+        return next((run.chance for run in self.runs if run.chance is not None), None)
+
     @property
     def product(self) -> float | None:
         """Of the means of PAcc and CSat: what the best row of an experiment is chosen by."""
@@ -153,15 +163,34 @@ class Table:
                 kept.append(row)
         return Table(tuple(kept), self.paper)
 
+    def near_chance(self) -> list[Row]:
+        """Rows whose PAcc is nearer to chance than to that of the most accurate row of their group:
+        what is proved of them says little, and none is called the best."""
+        found = []
+        for row in self.rows:
+            peers = [r.stat("PAcc") for r in self.rows if r.group == row.group]
+            top = max((stat.mean for stat in peers if stat is not None), default=0.0)
+            own, chance = row.stat("PAcc"), row.chance
+            if own is None or chance is None:
+                continue
+            if own.mean <= chance or own.mean - chance < (top - chance) / 2:
+                found.append(row)
+        return found
+
     def best(self) -> list[Row]:
-        """In each group the rows with the largest product of PAcc and CSat; a row without others to
-        be better than is none."""
+        """In each group the rows with the largest product of PAcc and CSat, but for those near
+        chance; a row without others to be better than is none."""
+        low = self.near_chance()
         groups: dict[tuple[Any, ...], list[Row]] = {}
         for row in self.rows:
             groups.setdefault(row.group, []).append(row)
         found: list[Row] = []
         for rows in [rows for rows in groups.values() if len(rows) > 1]:
-            scored = [(round(row.product, 1), row) for row in rows if row.product is not None]
+            scored = [
+                (round(row.product, 1), row)
+                for row in rows
+                if row.product is not None and row not in low
+            ]
             top = max((score for score, _ in scored), default=0.0)
             found += [row for score, row in scored if score == top and top > 0]
         return found
@@ -207,6 +236,7 @@ def _row(runs: tuple[Run, ...]) -> Row:
     if len(counted) > 1:
         notes.append("seeds were evaluated on different numbers of images")
     notes += _proved_on_fewer(runs)
+    notes += _vacuous(runs)
     remark = None if runs[0].config.is_baseline else METHODS[runs[0].config.method].remark
     notes += [] if remark is None else [remark]
     # Another epsilon, formula or method asks another question than the published row.
@@ -224,12 +254,26 @@ _PROVED = 100
 def _proved_on_fewer(runs: tuple[Run, ...]) -> list[str]:
     counts = set()
     for run in runs:
-        images = run.evaluation.cacc.total // run.config.samples if run.evaluation else _PROVED
+        whole = run.evaluation.cacc.with_vacuous.total if run.evaluation else _PROVED
+        images = whole // run.config.samples if run.evaluation else _PROVED
         counts |= {
             len(v.answers) for v in run.verifications if len(v.answers) < min(_PROVED, images)
         }
     shown = " or ".join(map(str, sorted(counts)))
     return [f"CSat of {shown} regions instead of {_PROVED} or all"] if counts else []
+
+
+def _vacuous(runs: tuple[Run, ...]) -> list[str]:
+    """How many regions the property says nothing of."""
+    counts = {(share.vacuous, share.total) for run in runs if (share := run.shares["CSat"])}
+    some = sorted((v, v + total) for v, total in counts if v)
+    if not some:
+        return []
+    shown = " or ".join(f"{vacuous} of {total}" for vacuous, total in some)
+    return [
+        f"{shown} regions hold whatever the network computes (the property says nothing of them) "
+        "and are left out; the published figures have them in, and are compared so"
+    ]
 
 
 def _usual(run: Run) -> dict[str, Any]:

@@ -15,10 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qll.errors import MissingExtra, QllError, RunError
+from qll.formula.hard import Affine, HardForm, Max
+from qll.properties import load
+from qll.property import Property
 from qll.reports.records import Run
 from qll.reports.style import require
 
 _PATTERNS = ("counterexamples*.npz", "witnesses*.npz", "*/counterexamples.npz")
+_MOST_ATOMS = 3  # comparisons that are written out
 _MOST_BYTES = 1 << 28  # of one file: a report is no place for more
 
 
@@ -35,6 +39,8 @@ class Witness:
     before: tuple[float, ...] | None
     after: tuple[float, ...]
     margin: float
+    broke: tuple[int, ...] = ()
+    said: str = ""
 
 
 def read_witnesses(run: Run, most: int) -> tuple[list[Witness], int]:
@@ -49,7 +55,7 @@ def read_witnesses(run: Run, most: int) -> tuple[list[Witness], int]:
         take = min(count, most - len(shown))
         if take > 0 and arrays["clean"].ndim == 4 and arrays["clean"].shape[1] in (1, 3):
             before = _outputs_before(run, arrays, take)
-            shown += [_witness(arrays, before, k) for k in range(take)]
+            shown += [_witness(run, arrays, before, k) for k in range(take)]
     return shown, total
 
 
@@ -107,13 +113,19 @@ def _outputs_before(
         return None
 
 
-def _witness(arrays: Mapping[str, NDArray[Any]], before: NDArray[Any] | None, k: int) -> Witness:
+def _witness(
+    run: Run, arrays: Mapping[str, NDArray[Any]], before: NDArray[Any] | None, k: int
+) -> Witness:
     clean = np.asarray(arrays["clean"][k], np.float64)
     attacked = np.asarray(arrays["attacked_x"][k], np.float64)
     change = attacked - clean
     peak = float(np.abs(change).max())
     labels = arrays["labels"][k]
     given = np.flatnonzero(labels) if labels.ndim else np.asarray([labels])
+    values = {"y": arrays["outputs"][k], "x": attacked, "x0": clean}
+    if before is not None:
+        values["y0"] = before[k]
+    broken = broken_atoms(run, tuple(int(c) for c in given), values)
     return Witness(
         index=int(arrays["index"][k]),
         labels=tuple(int(c) for c in given),
@@ -124,7 +136,70 @@ def _witness(arrays: Mapping[str, NDArray[Any]], before: NDArray[Any] | None, k:
         before=None if before is None else tuple(float(v) for v in before[k]),
         after=tuple(float(v) for v in arrays["outputs"][k]),
         margin=float(arrays["margin"][k]),
+        broke=tuple(sorted({i for atom in broken for i in _outputs_of(atom)})),
+        said=" and ".join(map(_text, broken[:_MOST_ATOMS])) if len(broken) <= _MOST_ATOMS else "",
     )
+
+
+def rule_of(run: Run) -> Property:
+    """The property that a run is judged by."""
+    parameters = run.config.parameters if run.config.judged is None else run.config.judged
+    return load(run.config.property).with_parameters(**parameters)
+
+
+def broken_atoms(
+    run: Run, labels: tuple[int, ...], values: Mapping[str, NDArray[Any]]
+) -> list[Affine]:
+    """The comparisons that make the property false at a point: of a conjunction its worst part, of
+    a disjunction all parts, since each of them is violated."""
+    flat = {name: np.asarray(value, np.float64).reshape(-1) for name, value in values.items()}
+    try:
+        prop = rule_of(run)
+        pattern = labels if prop.uses_labels else None
+        outputs, inputs = len(flat["y"]), tuple(values["x"].shape)
+        form = prop.hard_form(pattern, outputs=outputs, inputs=inputs)
+    except QllError:  # a property that has moved or changed: the figures are shown without it
+        return []
+
+    def value(node: HardForm) -> float:
+        if isinstance(node, Affine):
+            terms, constant = node.floats
+            return constant + sum(w * float(flat[s][i]) for (s, i), w in terms)
+        found = [value(part) for part in node.parts]
+        empty = -math.inf if isinstance(node, Max) else math.inf
+        return (max if isinstance(node, Max) else min)(found, default=empty)
+
+    def broken(node: HardForm) -> list[Affine]:
+        if isinstance(node, Affine):
+            return [node]
+        if isinstance(node, Max):
+            return broken(max(node.parts, key=value)) if node.parts else []
+        return [atom for part in node.parts for atom in broken(part)]
+
+    try:
+        return broken(form) if value(form) > 0 else []
+    except (KeyError, IndexError, RecursionError):  # a point that is not recorded
+        return []
+
+
+def _outputs_of(atom: Affine) -> list[int]:
+    return [i for (source, i), weight in atom.terms if source == "y" and weight]
+
+
+def _text(atom: Affine) -> str:
+    """What was asked, in the language's words: the atom is violated above 0."""
+    terms, constant = atom.floats
+    left = [(w, f"{s}[{i}]") for (s, i), w in terms if w > 0]
+    right = [(-w, f"{s}[{i}]") for (s, i), w in terms if w < 0]
+
+    def side(terms: list[tuple[float, str]], constant: float) -> str:
+        parts = [name if w == 1 else f"{w:.4g}*{name}" for w, name in terms]
+        if constant or not parts:
+            parts.append(f"{constant:.4g}")
+        return " + ".join(parts)
+
+    low, high = (constant, 0.0) if constant > 0 else (0.0, 0.0 - constant)
+    return f"{side(left, low)} <= {side(right, high)}"
 
 
 def png_address(image: NDArray[Any]) -> str:

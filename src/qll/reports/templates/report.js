@@ -66,8 +66,9 @@ function isShown(row) {
 }
 
 // Mean and sample deviation of the chosen seeds; the page's own figures are those of all seeds.
-function stat(row, metric) {
-  const values = row.runs.filter(hasSeed).map((run) => run.figures[METRIC[metric]]).filter((v) => v !== null);
+// "published": counted as the paper does, with what holds vacuously.
+function stat(row, metric, counted = "figures") {
+  const values = row.runs.filter(hasSeed).map((run) => run[counted][METRIC[metric]]).filter((v) => v !== null);
   if (!values.length) return null;
   const mean = values.reduce((a, b) => a + b, 0) / values.length;
   const squares = values.reduce((a, b) => a + (b - mean) ** 2, 0);
@@ -100,10 +101,19 @@ function updateCell(cell, row) {
   const mark = cell.querySelector(".mark");
   const published = row.paper[METRIC[cell.dataset.metric]];
   if (!mark || !published) return;
-  const gap = found === null ? 0 : found.mean - published[0];
+  const same = stat(row, cell.dataset.metric, "published");
+  const gap = same === null ? 0 : same.mean - published[0];
   const outside = Math.abs(gap) > Math.max(published[1], 0.05) + 1e-9;
   mark.textContent = outside ? (gap > 0 ? "▲" : "▼") : "";
   mark.className = `mark ${gap > 0 ? "above" : "below"}`;
+}
+
+// Rows nearer to chance than to the most accurate one of their group: what is proved of them says little.
+function isNearChance(row, lines) {
+  const accuracies = lines.map((line) => stat(DATA.rows[line.dataset.row], "PAcc")).filter(Boolean).map((s) => s.mean);
+  const own = stat(row, "PAcc");
+  if (row.chance === null || !own) return false;
+  return own.mean <= row.chance || own.mean - row.chance < (Math.max(...accuracies) - row.chance) / 2;
 }
 
 // Of the lines of one group, and only of them: a row without others to be better than is not the best.
@@ -111,7 +121,9 @@ function markBest(lines) {
   const scores = lines.map((line) => {
     const row = DATA.rows[line.dataset.row];
     const [accuracy, proved] = [stat(row, "PAcc"), stat(row, "CSat")];
-    return { line, score: accuracy && proved ? Math.round(accuracy.mean * proved.mean / 10) / 10 : -1 };
+    const low = isNearChance(row, lines);
+    line.querySelector(".low").hidden = !low;
+    return { line, score: accuracy && proved && !low ? Math.round(accuracy.mean * proved.mean / 10) / 10 : -1 };
   });
   const top = Math.max(...scores.map((s) => s.score));
   if (lines.length > 1 && top > 0) scores.filter((s) => s.score === top).forEach((s) => s.line.classList.add("best"));
@@ -138,6 +150,7 @@ function buildTabs() {
       document.getElementById(other.getAttribute("aria-controls")).hidden = !on;
     }
     tab.focus();
+    hintAtMore();
   };
   tabs.forEach((tab, k) => {
     tab.addEventListener("click", () => select(tab));
@@ -148,6 +161,17 @@ function buildTabs() {
   });
 }
 
+// A table that is wider than the screen says so, and where it is cut.
+function hintAtMore() {
+  const panels = [...document.querySelectorAll("#results .scroll")];
+  for (const panel of panels) {
+    panel.classList.toggle("cut", panel.scrollLeft + panel.clientWidth < panel.scrollWidth - 1);
+  }
+  document.querySelector("[data-more]").hidden = !panels.some((panel) => panel.scrollWidth > panel.clientWidth + 1);
+}
+document.querySelectorAll("#results .scroll").forEach((panel) => panel.addEventListener("scroll", hintAtMore));
+window.addEventListener("resize", hintAtMore);
+
 let planned = 0;
 function update() {
   const rows = DATA.rows.filter(isShown);
@@ -155,6 +179,7 @@ function update() {
   document.getElementById("shown").textContent = `${runs} of ${DATA.runs.length} runs in ${rows.length} of ${DATA.rows.length} rows`;
   document.querySelector(".nothing").hidden = rows.length > 0;
   updateTables();
+  hintAtMore();
   updateGallery(rows);
   // Plots cost more: of many changes at once only the last is drawn.
   clearTimeout(planned);

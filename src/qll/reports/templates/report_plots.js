@@ -41,6 +41,31 @@ function drawNow(element) {
   });
 }
 
+// What was never scrolled into view is drawn for the printer, and beforehand while nothing else happens:
+// a page that is printed shows every plot.
+const PRINTED = { one: 640, two: 312 }; // pixels: the width of a page, and half of it
+function setWidth(width) {
+  for (const element of document.querySelectorAll(".plot[data-drawn]")) {
+    if (!element.querySelector(".main-svg")) continue;
+    const own = width && (element.closest(".plots.one") ? width.one : width.two);
+    Plotly.relayout(element, own ? { autosize: false, width: own } : { autosize: true, width: null });
+  }
+}
+window.addEventListener("beforeprint", () => { [...waiting.keys()].forEach(drawNow); setWidth(PRINTED); });
+window.addEventListener("afterprint", () => setWidth(null));
+const idle = window.requestIdleCallback || ((work) => setTimeout(work, 200));
+let planning = false;
+function drawRest() {
+  if (planning) return;
+  planning = true;
+  idle(() => {
+    planning = false;
+    const next = [...waiting.keys()].find((element) => !drawing.has(element));
+    if (next) drawNow(next);
+    if (waiting.size) drawRest();
+  });
+}
+
 function place(box, key, title, label, make) {
   let element = box.querySelector(`.plot[data-key="${key}"]`);
   if (!element) {
@@ -298,6 +323,7 @@ function drawPlots(rows) {
   drawOptimism(rows);
   drawCurves(rows);
   drawTimes(rows);
+  drawRest();
 }
 
 // The choice of an experiment follows the filters and is kept while it is among them; at first it is
@@ -316,7 +342,8 @@ function fillGroups(id, rows, withAll) {
 
 buildFilters();
 buildTabs();
-document.getElementById("curves-group").addEventListener("change", () => drawCurves(DATA.rows.filter(isShown)));
-document.getElementById("times-group").addEventListener("change", () => drawTimes(DATA.rows.filter(isShown)));
+const redraw = (draw) => () => { draw(DATA.rows.filter(isShown)); drawRest(); };
+document.getElementById("curves-group").addEventListener("change", redraw(drawCurves));
+document.getElementById("times-group").addEventListener("change", redraw(drawTimes));
 update();
 document.documentElement.dataset.ready = "yes";
