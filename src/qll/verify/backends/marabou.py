@@ -13,9 +13,9 @@ version 2.0.0 answers ``unsat`` to queries that have a solution, for two reasons
 * Told which variables are inputs and outputs, it guesses the layers of the network from the
   equations (its network-level reasoner) and bounds them symbolically: wrongly for about one in a
   hundred small random networks in which a layer reads more than the layer before it (residual and
-  skip connections, LeakyReLU, which folds to a ReLU and a skip). Where a neuron reads nothing, its
-  look-up fails (``map::at``). So only chains in which every neuron reads something are described to
-  it as layers; for all others it is given the equations alone.
+  skip connections). Where a neuron reads nothing, its look-up fails (``map::at``). So only chains
+  in which every neuron reads something are described to it as layers; for all others it is given
+  the equations alone.
 
 `tests/test_verify_marabou.py` holds it to exact enumeration.
 """
@@ -37,6 +37,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from qll.errors import MissingExtra
+from qll.networks.activations import RELU
 from qll.networks.matrices import entries, rows_of
 from qll.verify.attack import Plan, SearchNetwork, attack
 from qll.verify.backend import BACKENDS, Backend, Budget
@@ -67,6 +68,9 @@ class Marabou(Backend):
 
     def refuses(self, query: Query) -> str | None:
         layers = query.form.layers
+        for k, layer in enumerate(layers[:-1], start=1):
+            if layer.activation != RELU:
+                return f"layer {k} is a {layer.activation.name}: Marabou is given ReLU networks"
         weights = sum(entries(w).size for layer in layers for _, w in layer.terms)
         if weights > MOST_WEIGHTS:
             return f"Marabou is given at most {MOST_WEIGHTS:,} weights, the network has {weights:,}"
