@@ -1,0 +1,122 @@
+"""Which layer can be attacked, bounded, proved and certified: tried, and held against the page."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import qll
+from qll.bounds.modules import module_bounds
+from qll.errors import NetworkError
+from qll.kernels.recognise import obstacle
+from qll.networks.activations import ACTIVATIONS
+from qll.verify.verdict import Status
+
+PAGE = Path(__file__).parent.parent / "docs" / "layers.md"
+BEGIN, END = "<!-- layers: begin -->\n", "<!-- layers: end -->"
+SHAPE = (1, 4, 4)
+
+
+class Between(nn.Module):
+    """A layer between a convolution and a linear one, of which a chain of layers may be made."""
+
+    def __init__(self, call: Callable[[Tensor], Tensor], width: int) -> None:
+        super().__init__()
+        self.first, self.call, self.last = nn.Conv2d(1, 2, 3, padding=1), call, nn.Linear(width, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.call(self.first(x)).flatten(1))
+
+
+def sequential(*layers: nn.Module, width: int = 32) -> nn.Module:
+    return nn.Sequential(nn.Conv2d(1, 2, 3, padding=1), *layers, nn.Flatten(), nn.Linear(width, 2))
+
+
+LAYERS: dict[str, Callable[[], nn.Module]] = {
+    "Linear, Conv2d, Flatten, ReLU": lambda: sequential(nn.ReLU()),
+    "grouped, strided, dilated Conv2d": lambda: sequential(
+        nn.ReLU(), nn.Conv2d(2, 2, 3, 1, 2, 2, groups=2)
+    ),
+    "BatchNorm2d": lambda: sequential(nn.BatchNorm2d(2), nn.ReLU()),
+    "AvgPool2d": lambda: sequential(nn.ReLU(), nn.AvgPool2d(2), width=8),
+    "MaxPool2d": lambda: sequential(nn.ReLU(), nn.MaxPool2d(2), width=8),
+    "ZeroPad2d": lambda: sequential(nn.ZeroPad2d(1), nn.ReLU(), width=72),
+    "residual sum": lambda: Between(lambda h: torch.relu(h) + h, 32),
+    "concatenation": lambda: Between(lambda h: torch.cat([torch.relu(h), h], 1), 64),
+    "transpose": lambda: Between(lambda h: torch.relu(h).permute(0, 2, 3, 1), 32),
+    "LeakyReLU": lambda: sequential(nn.LeakyReLU(0.1)),
+    "ReLU6, Hardtanh, clamp": lambda: sequential(nn.ReLU6()),
+    "abs": lambda: Between(torch.abs, 32),
+    "Sigmoid": lambda: sequential(nn.Sigmoid()),
+    "Tanh": lambda: sequential(nn.Tanh()),
+    "Softplus": lambda: sequential(nn.Softplus()),
+    "GELU": lambda: sequential(nn.GELU()),
+    "SiLU": lambda: sequential(nn.SiLU()),
+    "exp": lambda: Between(lambda h: torch.exp(0.1 * h), 32),
+    "maximum of two": lambda: Between(lambda h: torch.maximum(h, h * 0.5), 32),
+    "slices": lambda: Between(lambda h: torch.relu(h)[:, :, 1:3], 16),
+    "Softmax": lambda: nn.Sequential(*sequential(nn.ReLU()), nn.Softmax(1)),
+    "LayerNorm": lambda: sequential(nn.LayerNorm((4, 4)), nn.ReLU()),
+    "product of two values": lambda: Between(lambda h: h * torch.relu(h), 32),
+}
+
+
+def built(name: str) -> nn.Module:
+    torch.manual_seed(3)
+    module = LAYERS[name]()
+    module(torch.rand(16, *SHAPE))  # statistics of a batch norm
+    return module.eval()
+
+
+def cells(name: str) -> list[str]:
+    module, x = built(name), torch.full((1, *SHAPE), 0.5)
+    compiled = obstacle(module, SHAPE) is None
+    found = ["compiled" if compiled else "torch"]
+    for kind in ("interval", "crown"):
+        try:
+            low, high = module_bounds(module, x - 0.1, x + 0.1, kind=kind).outputs_box()  # type: ignore[arg-type]
+        except NetworkError:
+            found.append("-")
+            continue
+        points = x + 0.2 * torch.rand(2000, *SHAPE) - 0.1
+        with torch.no_grad():
+            outputs = module(points)
+        assert ((outputs >= low - 1e-5) & (outputs <= high + 1e-5)).all()
+        found.append("yes")
+    rule = qll.parse("outputs 2\nforall x in ball(x0, 0.02): y[0] - y[1] <= 100")
+    try:
+        (plain,) = qll.verify(rule, module, x, timeout=20)
+        (checked,) = qll.verify(rule, module, x, timeout=20, certified=True)
+    except NetworkError:
+        return [*found, "-", "-"]
+    assert plain.status is Status.VERIFIED
+    return [*found, "yes", "yes" if checked.status is Status.VERIFIED else "-"]
+
+
+def table() -> str:
+    head = ["layer", "attack", "interval bounds", "linear bounds", "proof", "certificate"]
+    lines = ["| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
+    lines += ["| " + " | ".join([name, *cells(name)]) + " |" for name in LAYERS]
+    return "\n".join(lines) + "\n"
+
+
+def test_the_page_says_what_each_layer_can_do(request: pytest.FixtureRequest) -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    before, rest = text.split(BEGIN)
+    found = table()
+    if request.config.getoption("--update-goldens"):
+        PAGE.write_text(before + BEGIN + found + END + rest.split(END)[1], encoding="utf-8")
+    else:
+        assert rest.split(END)[0] == found, "run pytest --update-goldens and read docs/layers.md"
+
+
+def test_every_activation_is_on_the_page() -> None:
+    text = "".join(LAYERS).lower().replace(" ", "")
+    names = {"clip": "clamp", **{name: name.replace("-", "") for name in ACTIVATIONS}}
+    names["clip"] = "clamp"
+    for name in ACTIVATIONS:
+        assert names[name] in text, name
