@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any
 
 import torch
@@ -56,6 +57,13 @@ class Share:
 
     def __str__(self) -> str:
         return f"{100 * self.value:.1f} %"
+
+
+Watch = Callable[[str, int, int], None]
+"""Called with the figure that is worked on, and how much of how many is done."""
+
+
+def unwatched(figure: str, done: int, total: int) -> None: ...
 
 
 Satisfaction = Callable[[nn.Module], Mapping[str, Share]]
@@ -244,6 +252,7 @@ def constraint_security(
     judge: Property | None = None,
     seed: int = 0,
     engine: Engine = "auto",
+    on_part: Callable[[int], None] = lambda done: None,
 ) -> Share:
     """CSec: regions in which the attack, led by ``prop`` in ``logic``, finds no violation of
     ``judge`` (default: ``prop``)."""
@@ -262,6 +271,7 @@ def constraint_security(
         )
         falsified += int(found.falsified.sum())
         vacuous += int(_vacuous(found.margins).sum())
+        on_part(rows.stop)
     return Share(len(x) - falsified - vacuous, len(x) - vacuous, vacuous)
 
 
@@ -280,13 +290,15 @@ def evaluate(
     seed: int = 0,
     engine: Engine = "auto",
     csat: Satisfaction | None = None,
+    watch: Watch = unwatched,
 ) -> Evaluation:
     """All figures. ``logic`` is the run's own (None: a baseline, which has no self oracle);
     ``attacked`` the form of the formula that leads the attacks, judged by ``prop``; ``csat`` asks a
     verifier."""
     leading = prop if attacked is None else attacked
 
-    def security(led_by: Logic | str) -> Share:
+    def security(led_by: Logic | str, figure: str) -> Share:
+        watch(figure, 0, len(x))
         return constraint_security(
             model,
             leading,
@@ -297,14 +309,15 @@ def evaluate(
             judge=prop,
             seed=seed,
             engine=engine,
+            on_part=lambda done: watch(figure, done, len(x)),
         )
 
     regression = task == "regression"
     return Evaluation(
         pacc=None if regression else prediction_accuracy(model, x, labels, task=task),
         cacc=constraint_accuracy(model, prop, x, labels, samples=samples, seed=seed),
-        csec_self=None if logic is None else security(logic),
-        csec_qll=security(oracle),
+        csec_self=None if logic is None else security(logic, "CSec (self)"),
+        csec_qll=security(oracle, "CSec (QLL)"),
         rmse=root_mean_square_error(model, x, labels) if regression else None,
         csat={} if csat is None else csat(model),
         chance=None if regression else chance_accuracy(labels, task=task),
@@ -318,6 +331,7 @@ def constraint_satisfaction(
     *,
     timeout: float = 10.0,
     jobs: int = 1,
+    watch: Watch = unwatched,
 ) -> Satisfaction:
     """CSat at the property's epsilon and at half of it: regions that are proved and whose proof the
     independent checker confirms. What stays undecided counts as not proved."""
@@ -328,6 +342,8 @@ def constraint_satisfaction(
         epsilon = prop.value_of("epsilon")
         found = {}
         for size in (epsilon, epsilon / 2):
+            figure, done = f"CSat at {size:.3g}", count()
+            watch(figure, 0, len(x))
             verdicts = verify(
                 prop.with_parameters(epsilon=size),
                 model.eval(),
@@ -336,6 +352,9 @@ def constraint_satisfaction(
                 certified=True,
                 timeout=timeout,
                 jobs=jobs,
+                on_verdict=lambda *_, figure=figure, done=done: watch(
+                    figure, next(done) + 1, len(x)
+                ),
             )
             found[f"{size:g}"] = proved_share(verdict.as_json() for verdict in verdicts)
         return found

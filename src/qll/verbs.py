@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from qll.data import DataSet
     from qll.enclosure import OutputBounds
     from qll.logics.base import Logic
-    from qll.metrics import Evaluation
+    from qll.metrics import Evaluation, Watch
     from qll.networks import Network
     from qll.training.config import TrainConfig
     from qll.training.loop import TrainedRun
@@ -143,14 +143,16 @@ def evaluate(
     prove: int = 100,
     timeout: float = 10.0,
     jobs: int = 1,
+    watch: Watch | None = None,
 ) -> Evaluation:
     """The figures of a trained run, from its folder: right predictions (PAcc), satisfied at random
     points (CAcc), not falsified by attacks (CSec), proved (CSat).
 
     CSat asks about ``prove`` regions, ``timeout`` seconds each, at epsilon and at half of it; every
-    proof is confirmed by the checker. Those of the test set are kept in the folder.
+    proof is confirmed by the checker. Those of the test set are kept in the folder. ``watch`` is
+    called with the figure that is worked on, how much of it is done, and of how much.
     """
-    from qll.metrics import constraint_satisfaction
+    from qll.metrics import constraint_satisfaction, unwatched
     from qll.training.loop import open_run
 
     trainer = open_run(run)
@@ -170,8 +172,10 @@ def evaluate(
         rows = trainer.validation_rows if split == "validation" else trainer.data.published
         chosen = slice(0, prove) if rows is None or prove > len(rows) else rows[:prove]
         x, labels = images.batch(chosen)
-        csat = constraint_satisfaction(trainer.judged, x, labels, timeout=timeout, jobs=jobs)
-    found = trainer.evaluate(split, csat=csat)
+        csat = constraint_satisfaction(
+            trainer.judged, x, labels, timeout=timeout, jobs=jobs, watch=watch or unwatched
+        )
+    found = trainer.evaluate(split, csat=csat, watch=watch or unwatched)
     if split == "test" and trainer.folder is not None:
         with trainer.folder.locked():
             trainer.folder.save_evaluation(found)
@@ -184,6 +188,7 @@ def cycle(
     out: str | Path,
     *,
     target: float = 0.95,
+    accuracy: float | None = None,
     budget: float | str = "30m",
     network: AnyNetwork | None = None,
     count: int = 200,
@@ -202,7 +207,8 @@ def cycle(
 ) -> CycleResult:
     """From a rule to a proved network: train, verify, feed back what was not proved, repeat.
 
-    Ends when the share ``target`` of ``count`` regions around test images is proved, or ``budget``
+    Ends when the share ``target`` of ``count`` regions around test images is proved, at a PAcc of
+    at least ``accuracy`` (None: 5 points below the same network without the rule), or ``budget``
     (seconds, or ``"30m"``) is spent; ``ending`` of the result says which. ``feedback`` regions
     around training images teach. ``network`` is one to begin from. The best network, its verdicts
     and their certificates are in ``out``.
@@ -221,6 +227,7 @@ def cycle(
         {"asked": "count"},
         train=trained,
         target=target,
+        accuracy=accuracy,
         budget=_seconds(budget),
         asked=count,
         feedback=feedback,

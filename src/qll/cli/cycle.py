@@ -79,6 +79,7 @@ def cycle(
     from qll.cycle.loop import CycleConfig
     from qll.cycle.loop import cycle as run
     from qll.cycle.records import summary
+    from qll.kernels.announce import announced
     from qll.networks import load as load_network
     from qll.networks.trainable import to_module
     from qll.training.config import default_logic, resolve
@@ -107,7 +108,7 @@ def cycle(
         jobs=workers,
     )
     start = None if network is None else to_module(load_network(network))
-    with console_reporter() as reporter:
+    with console_reporter() as reporter, announced(reporter.note):
         result = run(
             config,
             out,

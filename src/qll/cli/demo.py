@@ -70,6 +70,7 @@ def demo(
     from rich.console import Console
 
     from qll.data import load as load_data
+    from qll.kernels.announce import announced
     from qll.properties import load
     from qll.training.progress import console_reporter
 
@@ -82,7 +83,7 @@ def demo(
     try:
         data = load_data("dice-rendered", count_train=IMAGES, count_test=TEST_IMAGES)
         console.print(f"\n{IMAGES} rendered dice to train on, {TEST_IMAGES} to test on.")
-        with console_reporter() as reporter:
+        with console_reporter() as reporter, announced(reporter.note):
             plain = train_baseline(data, prop, epochs, seed, reporter)
             proved = run_cycle(data, prop, epochs, seed, reporter, plain.pacc.value)
         found = [plain, proved]

@@ -32,11 +32,18 @@ def evaluate(
     """
     import os
 
+    from rich.console import Console
+
+    from qll.kernels.announce import announced
+    from qll.training.progress import Watched
     from qll.training.run import RunFolder
     from qll.verbs import evaluate as run_evaluation
 
     workers = jobs or os.cpu_count() or 1
-    found = run_evaluation(run, split=split, prove=prove, timeout=timeout, jobs=workers)
+    with Watched(Console(stderr=True)) as watch, announced(watch.tell):
+        found = run_evaluation(
+            run, split=split, prove=prove, timeout=timeout, jobs=workers, watch=watch
+        )
     values = found.to_json()
     if as_json:
         typer.echo(json.dumps(values))

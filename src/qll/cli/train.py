@@ -42,6 +42,7 @@ def train(
     Example: qll train not-both --data dice-rendered --logic qll:5 --epochs 20 --out runs/dice
     """
     from qll.data.progress import terminal_progress
+    from qll.kernels.announce import announced
     from qll.training.events import with_events
     from qll.training.loop import train as run_training
     from qll.training.progress import console_reporter
@@ -64,6 +65,7 @@ def train(
         terminal_progress() as download,
         console_reporter() as console,
         with_events(console, folder) as reporter,
+        announced(reporter.note),
     ):
         try:
             run = run_training(

@@ -20,7 +20,14 @@ from qll.errors import InputError, RunError
 from qll.kernels.forward import training_forward
 from qll.kernels.spans import folded_once
 from qll.logics.base import Logic
-from qll.metrics import Evaluation, Satisfaction, evaluate, prediction_accuracy
+from qll.metrics import (
+    Evaluation,
+    Satisfaction,
+    Watch,
+    evaluate,
+    prediction_accuracy,
+    unwatched,
+)
 from qll.property import Property
 from qll.training.balance import Balance
 from qll.training.checks import check_device, check_network, check_same, split_rows
@@ -257,7 +264,13 @@ class Trainer:
             return False
         return True
 
-    def evaluate(self, split: str = "test", *, csat: Satisfaction | None = None) -> Evaluation:
+    def evaluate(
+        self,
+        split: str = "test",
+        *,
+        csat: Satisfaction | None = None,
+        watch: Watch = unwatched,
+    ) -> Evaluation:
         """All figures on the whole test set, or on the validation images. ``csat`` asks a verifier
         (``qll.metrics.constraint_satisfaction``)."""
         x, labels = self._images(split)
@@ -276,6 +289,7 @@ class Trainer:
             seed=stream_seed(config.seed, "evaluate"),
             engine=config.engine,
             csat=csat,
+            watch=watch,
         )
 
     # --- one epoch ---
