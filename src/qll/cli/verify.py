@@ -12,6 +12,9 @@ from qll.cli.options import parse_settings
 
 EXIT_FALSIFIED = 10
 EXIT_UNKNOWN = 11
+EXIT_UNCERTIFIED = 12
+# Points of which the details are shown; the rest are in --json.
+_SHOWN = 20
 
 
 def verify(
@@ -61,7 +64,8 @@ def verify(
     ] = None,
 ) -> None:
     """Verify a network around test images. Exit code 0: all verified, 10: some falsified, 11: none
-    falsified but some unknown, 2: wrong use.
+    falsified but some unknown, 12: all verified but not every certificate that --certificate asks
+    for could be written, 2: wrong use.
 
     Example: qll verify not-both --network net.onnx --data dice-rendered --count 50
     """  # fmt: skip
@@ -94,6 +98,8 @@ def verify(
     )
     if len(problem):
         problem.query(0)  # names a bad region or formula before anything is written
+    if certificate is not None or certified:
+        _warn(handle)
     journal = Journal(out, problem)
     with journal, _Board(len(problem), journal.known) as board:
         left = [i for i in range(len(problem)) if i not in journal.known]
@@ -104,15 +110,19 @@ def verify(
     tally = {s: statuses.count(s) for s in ("verified", "falsified", "unknown")}
     vacuous = sum(bool(journal.known[i].get("vacuous")) for i in range(len(problem)))
     typer.echo(_summary(tally, vacuous))
-    for i in range(len(problem)):
-        found = journal.known[i]
-        if found["status"] == "unknown":
-            typer.echo(f"  point {i}: unknown: {found['reason']}")
+    for line in _details(journal.known, points):
+        typer.echo(line)
+    missing = _missing(journal.known) if certificate is not None else {}
+    for reason, numbers in missing.items():
+        which = ", ".join(map(str, numbers[:_SHOWN])) + (", ..." if numbers[_SHOWN:] else "")
+        typer.echo(f"no certificate for {len(numbers)} verdicts (points {which}): {reason}")
     journal.finish({**tally, "vacuous": vacuous})
     if tally["falsified"]:
         raise typer.Exit(EXIT_FALSIFIED)
     if tally["unknown"]:
         raise typer.Exit(EXIT_UNKNOWN)
+    if missing:
+        raise typer.Exit(EXIT_UNCERTIFIED)
 
 
 def _summary(tally: dict[str, int], vacuous: int) -> str:
@@ -126,6 +136,47 @@ def _summary(tally: dict[str, int], vacuous: int) -> str:
             "the premise false, whatever the network computes"
         )
     return line
+
+
+def _warn(network: Any) -> None:
+    """Before any work: what the checker will not confirm."""
+    from qll.verify.evidence import obstacle
+
+    found = obstacle(network)
+    if found is not None:
+        typer.echo(f"no certificate can be written for this network: {found}", err=True)
+
+
+def _details(known: dict[int, dict[str, Any]], points: Any) -> list[str]:
+    """Where the rule broke, and why nothing was decided, for the first points."""
+    import numpy as np
+
+    lines = []
+    for i in sorted(known):
+        row = known[i]
+        if row["status"] == "unknown":
+            bound = row.get("bound")
+            short = "" if bound is None or bound > 0 else f" (bound {bound:.3g}, needed above 0)"
+            lines.append(f"  point {i}: unknown: {row['reason']}{short}")
+        elif row["status"] == "falsified" and row.get("witness") is not None:
+            moved = np.abs(np.array(row["witness"]) - np.asarray(points[i], float).reshape(-1))
+            lines.append(
+                f"  point {i}: falsified by a witness that moves {int((moved > 0).sum())} of "
+                f"{moved.size} inputs, by at most {moved.max(initial=0.0):.3g}"
+            )
+    more = len(lines) - _SHOWN
+    return lines if more <= 0 else [*lines[:_SHOWN], f"  and {more} more: see --json"]
+
+
+def _missing(known: dict[int, dict[str, Any]]) -> dict[str, list[int]]:
+    """Decided points without a certificate, by reason; a vacuous one claims nothing."""
+    found: dict[str, list[int]] = {}
+    for i in sorted(known):
+        row = known[i]
+        decided = row["status"] != "unknown" and not row.get("vacuous")
+        if (decided and not row.get("certificate")) or row.get("uncertified"):
+            found.setdefault(row.get("uncertified") or "not known", []).append(i)
+    return found
 
 
 def _numbers(text: str | None, option: str) -> Any:

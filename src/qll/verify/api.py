@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -112,13 +114,22 @@ class Problem:
 
     def take_over(self, other: Problem) -> None:
         """The network as ``other`` has read it, and the formulas, if they are the same."""
-        if self._reading() == other._reading():
+        if self.reading == other.reading:
             for name in ("handle", "prop", "_forms"):
                 if name in vars(other):
                     vars(self)[name] = vars(other)[name]
 
-    def _reading(self) -> tuple[Any, ...]:
-        return self.text, self.parameters, self.network, repr(self.mean), repr(self.std)
+    @cached_property
+    def reading(self) -> str:
+        """Content hash of what is read: property, parameters, network, normalisation. A printed
+        array leaves out digits and entries, so that two networks could look like one."""
+        said = json.dumps([self.text, self.parameters, self.name])
+        parts = [said.encode(), self.network]
+        parts += [content_hash(values).encode() for values in (self.mean, self.std)]
+        found = hashlib.sha256()
+        for part in parts:
+            found.update(len(part).to_bytes(8, "little") + part)
+        return found.hexdigest()
 
     @cached_property
     def handle(self) -> Network:
@@ -215,9 +226,23 @@ class Problem:
         pattern = None if self.labels is None else self.labels[index]
         subject = certificate.Subject.of(self.prop, self.points[index], pattern)
         confirmed, data = certificate.confirm(query, verdict, subject)
-        if data is not None and self.certificates is not None:
-            certificate.write(self.certificates, f"{self.number(index):05d}", data, self.network)
-        return confirmed if self.certified else replace(verdict, proof=None)
+        if data is None:
+            # What was asked for and is not there must be said, whoever is believed.
+            plain = replace(verdict, proof=None, uncertified=confirmed.uncertified)
+            return confirmed if self.certified else plain
+        name = ""
+        if self.certificates is not None:
+            number = f"{self.number(index):05d}"
+            name = certificate.write(self.certificates, number, data, self.network).name
+        return replace(confirmed, certificate=name)
+
+
+def content_hash(values: Any) -> str:
+    """Of numbers, whatever holds them: shape and every bit of every entry."""
+    if values is None:
+        return "none"
+    array = np.ascontiguousarray(np.asarray(values, dtype=np.float64))
+    return hashlib.sha256(repr(array.shape).encode() + array.tobytes()).hexdigest()
 
 
 def _plain(values: Array, shape: tuple[int, ...]) -> Any:

@@ -13,7 +13,7 @@ from qll.registry import Registry
 from qll.verify import clock
 from qll.verify.judge import Worth, judge
 from qll.verify.query import Query
-from qll.verify.verdict import VACUOUS_NOTE, Reason, Status, Verdict
+from qll.verify.verdict import VACUOUS_NOTE, Evidence, Reason, Status, Verdict
 
 BACKENDS: Registry[type[Backend]] = Registry("verifier backend", "qll.verify.backends")
 
@@ -71,11 +71,14 @@ class Backend(ABC):
 def _vacuous(name: str) -> Verdict:
     """No network can violate it here, so none is asked."""
     return Verdict(
-        Status.VERIFIED, "vacuous", bound=np.inf, backend=name, vacuous=True, notes=(VACUOUS_NOTE,)
-    )
+        Status.VERIFIED, "vacuous", bound=np.inf, backend=name, vacuous=True, notes=(VACUOUS_NOTE,),
+        evidence=Evidence.VACUOUS,
+    )  # fmt: skip
 
 
 def _rejudge(query: Query, verdict: Verdict) -> Verdict:
+    if verdict.status is Status.VERIFIED and verdict.evidence is None:
+        return replace(verdict, evidence=Evidence.PROVER)
     if verdict.status is not Status.FALSIFIED:
         return verdict
     if verdict.witness is None:
@@ -83,7 +86,12 @@ def _rejudge(query: Query, verdict: Verdict) -> Verdict:
                        notes=(*verdict.notes, "the backend named no witness"))  # fmt: skip
     judgement = judge(query, verdict.witness)
     if judgement.worth is Worth.VIOLATION:
-        return replace(verdict, value=judgement.value, witness=np.array(verdict.witness))
+        return replace(
+            verdict,
+            value=judgement.value,
+            witness=np.array(verdict.witness),
+            evidence=Evidence.WITNESS,
+        )
     reason = Reason.NEAR_TIE if judgement.worth is Worth.NEAR_TIE else Reason.BACKEND
     note = f"the backend's witness was not confirmed: {judgement.note}"
     return replace(

@@ -256,7 +256,8 @@ class _BoxRun:
                     return out
             children = self.halve(left.take(~left.shrunk))
             if children is None:
-                out.reason, out.bound = Reason.MARGIN, float(left.bound.min())
+                out.bound = float(left.bound.min())
+                out.reason = Reason.MARGIN if out.bound > -self.margin else Reason.SPLITS
                 return out
             stack.push(left.take(left.shrunk))
             stack.push(children)

@@ -51,7 +51,7 @@ from qll.verify.boxes import _conjunctions as conjunctions
 from qll.verify.condition import Any_, Array, Both, Tree, obligations
 from qll.verify.proof import Boxes, ByConstruction, Outcome, Trail
 from qll.verify.query import Query
-from qll.verify.verdict import Reason, Status, Verdict
+from qll.verify.verdict import Evidence, Reason, Status, Verdict
 
 LEAST_WEIGHT = 1e-4  # of an objective in a mixture: the prover's own floor
 PRECISIONS = (8, 16, 32)  # bits of alpha and delta, from coarse to fine
@@ -174,10 +174,14 @@ def confirm(
     if answer.confirmed:
         note = f"confirmed by the independent checker ({answer.reason})"
         # The checker rounds outward: the prover's margin no longer weakens the claim.
-        return replace(verdict, notes=(note,), proof=None), data
+        return (
+            replace(verdict, notes=(note,), proof=None, evidence=Evidence.CHECKED),
+            data,
+        )
     return (
         replace(
             verdict, status=Status.UNKNOWN, reason=Reason.UNCONFIRMED, witness=None, proof=None,
+            evidence=None, uncertified=answer.reason,
             notes=(*verdict.notes, f"was {verdict.status}, not confirmed: {answer.reason}"),
         ),
         None,

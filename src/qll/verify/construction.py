@@ -14,7 +14,7 @@ from qll.verify.certificate import certify
 from qll.verify.condition import obligations
 from qll.verify.proof import ByConstruction
 from qll.verify.query import Query
-from qll.verify.verdict import Status, Verdict
+from qll.verify.verdict import Evidence, Status, Verdict
 
 # Conjunctions of leaves are tried one by one; a rule with more of them is not one of these.
 _MOST_WAYS = 256
@@ -40,6 +40,7 @@ def by_construction(query: Query) -> Verdict | None:
         if rows[leaves].sum(0).max(initial=0.0) > 0 or offsets[leaves].sum() > 0:
             return None
     verdict = Verdict(
-        Status.VERIFIED, "construction", bound=0.0, proof=ByConstruction(), notes=(_NOTE,)
-    )
+        Status.VERIFIED, "construction", bound=0.0, proof=ByConstruction(), notes=(_NOTE,),
+        evidence=Evidence.CHECKED,
+    )  # fmt: skip
     return verdict if certify(query, verdict)[1].confirmed else None

@@ -11,7 +11,7 @@ from typing import Any
 
 from qll.errors import RunError
 from qll.files import exclusive, parse_json, read_lines, write_atomically, write_json
-from qll.verify.api import Problem
+from qll.verify.api import Problem, content_hash
 from qll.verify.verdict import Status, Verdict
 
 
@@ -148,8 +148,9 @@ def question(problem: Problem) -> dict[str, Any]:
         "network_sha256": problem.handle.sha256,
         "points_sha256": points,
         "labels_sha256": hashlib.sha256(labels.encode()).hexdigest(),
-        "mean": None if problem.mean is None else repr(problem.mean),
-        "std": None if problem.std is None else repr(problem.std),
+        # the numbers themselves: a printed array leaves out digits and entries
+        "mean": None if problem.mean is None else content_hash(problem.mean),
+        "std": None if problem.std is None else content_hash(problem.std),
         "timeout": problem.timeout,
         "backend": problem.backend,
         "certified": problem.certified,

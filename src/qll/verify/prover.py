@@ -358,7 +358,10 @@ class _Run(Root):
                 self.outcome.candidate = found
                 return []
         if still:
-            self.outcome.reason = Reason.MARGIN
+            # Out of time says so; a bound that is far from 0 is not a matter of rounding.
+            worst = self.outcome.bound = min(node.bound for node in still)
+            near = Reason.MARGIN if worst > -self.margin else Reason.SPLITS
+            self.outcome.reason = Reason.TIME if self.out_of_time() else near
         return []
 
 

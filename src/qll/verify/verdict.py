@@ -25,16 +25,23 @@ class Reason(StrEnum):
     MEMORY = "out of memory"
     NEAR_TIE = "near-tie"
     MARGIN = "bound within the margin of rounding"
+    SPLITS = "nothing left to split"
     UNSUPPORTED = "not supported by this backend"
     BACKEND = "the backend failed"
     UNCONFIRMED = "not confirmed"
 
 
+class Evidence(StrEnum):
+    """What stands behind a verdict, from the strongest down."""
+
+    CHECKED = "confirmed by the checker"
+    WITNESS = "a witness, replayed exactly"
+    PROVER = "the prover's word"
+    VACUOUS = "nothing to prove"
+
+
 # What every 'verified' of our own provers rests on.
-PROVER_NOTE = (
-    "bounds computed in float64, less what rounding can have added to them; not checked by the "
-    "independent checker"
-)
+PROVER_NOTE = "bounds computed in float64, less what rounding can have added to them"
 VACUOUS_NOTE = "holds whatever the network computes: the data point makes the premise false"
 
 
@@ -46,6 +53,8 @@ class Verdict:
     verified; for ``unknown`` the worst open one). ``notes`` lists all that weakens the claim.
     ``vacuous``: verified, but whatever the network computes, because the data point makes the
     premise false (``label(7) -> ...`` at a three). It says nothing of the network: count it apart.
+    ``evidence`` is what the verdict rests on; ``certificate`` the name of the file that holds it,
+    and ``uncertified`` why the independent checker has not confirmed it.
     """
 
     status: Status
@@ -59,6 +68,9 @@ class Verdict:
     backend: str = "bab"
     notes: tuple[str, ...] = ()
     vacuous: bool = False
+    evidence: Evidence | None = None
+    certificate: str = ""
+    uncertified: str = ""
     proof: Any = field(default=None, repr=False)
 
     @property
@@ -79,6 +91,9 @@ class Verdict:
             "seconds": round(self.seconds, 6),
             "backend": self.backend,
             "vacuous": self.vacuous,
+            "evidence": None if self.evidence is None else str(self.evidence),
+            "certificate": self.certificate or None,
+            "uncertified": self.uncertified or None,
             "notes": list(self.notes),
         }
 
