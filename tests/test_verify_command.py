@@ -196,3 +196,15 @@ def test_what_holds_vacuously_is_counted_apart(inputs: Path, tmp_path: Path) -> 
     record = json.loads((tmp_path / "v.json").read_text())
     assert record["total"]["vacuous"] == 2
     assert [row["vacuous"] for row in record["verdicts"]] == [False, True, True]
+
+
+def test_the_time_left_is_not_guessed_from_one_verdict() -> None:
+    from qll.cli.verify import _Board
+
+    board = _Board(44, {})
+    board.began -= 22.0  # the first verdict, after compiling
+    board.add("verified")
+    assert board._left()[1] == float("inf")
+    for _ in range(9):
+        board.add("verified")
+    assert 0 < board._left()[1] < 200

@@ -247,6 +247,7 @@ class _Board:
     """Counts, rate and time left: a live line in a terminal, a plain one now and then elsewhere."""
 
     _EVERY = 15.0  # seconds between plain lines
+    _ENOUGH = 8  # verdicts before the time that is left is estimated
 
     def __init__(self, total: int, known: dict[int, dict[str, Any]]) -> None:
         from rich.console import Console
@@ -275,7 +276,9 @@ class _Board:
         seconds = time.monotonic() - self.began
         rate = done / seconds if seconds > 0 else 0.0
         waiting = self.total - sum(self.tally.values())
-        return rate, waiting / rate if rate else float("inf")
+        # One verdict, after compiling and reading, says nothing of the others.
+        known = done >= self._ENOUGH and rate > 0
+        return rate, waiting / rate if known else float("inf")
 
     def _table(self) -> Any:
         from rich.table import Table
@@ -301,7 +304,9 @@ class _Board:
         elif time.monotonic() - self.said > self._EVERY:
             self.said = time.monotonic()
             counts = ", ".join(f"{v} {k}" for k, v in self.tally.items())
-            self.console.print(f"{counts} of {self.total}; {self._left()[1]:.0f} s left")
+            left = self._left()[1]
+            rest = "" if left == float("inf") else f"; about {left:.0f} s left"
+            self.console.print(f"{counts} of {self.total}{rest}")
 
     def __exit__(self, *_: object) -> None:
         if self.live is not None:
