@@ -40,6 +40,7 @@ RANKS = {
     "property": 5,
     "properties": 6,
     "regions": 6,
+    "exchange": 6,
     "kernels": 7,
     "attacks": 8,
     "bounds": 8,

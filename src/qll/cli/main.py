@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 import qll
+from qll.cli.solver import NAME, build_solver, query_arguments
 from qll.errors import QllError
 
 EXIT_USAGE = 2
@@ -18,7 +19,13 @@ EXIT_INTERRUPTED = 130
 
 def _version(value: bool) -> None:
     if value:
-        typer.echo(f"qll {qll.__version__}")
+        typer.echo(qll.__version__)
+        raise typer.Exit
+
+
+def _name(value: bool) -> None:
+    if value:
+        typer.echo(NAME)
         raise typer.Exit
 
 
@@ -38,6 +45,10 @@ def build_app() -> typer.Typer:
             bool,
             typer.Option("--version", callback=_version, is_eager=True, help="Show the version."),
         ] = False,
+        name: Annotated[
+            bool,
+            typer.Option("--name", callback=_name, is_eager=True, help="Show the solver's name."),
+        ] = False,
     ) -> None: ...
 
     package = importlib.import_module("qll.cli")
@@ -51,6 +62,9 @@ def build_app() -> typer.Typer:
 def run() -> None:
     """``qll``: a user's mistake is three lines and exit code 2, never a traceback."""
     try:
+        query = query_arguments(sys.argv[1:])
+        if query is not None:
+            build_solver()(query, prog_name="qll verify")
         build_app()()
     except QllError as error:
         typer.echo(str(error), err=True)

@@ -116,6 +116,15 @@ class Bounds:
             return None
         return self.other.get((side, index)) or Fraction(repr(value))
 
+    def missing(self, side: str) -> Iterator[int]:
+        """The inputs without this end."""
+        return (k for k, value in enumerate(getattr(self, side)) if math.isnan(value))
+
+    def narrow(self) -> Iterator[int]:
+        """The inputs that may have one value or none; all others have many."""
+        ends = enumerate(zip(self.lower, self.upper, strict=True))
+        return (k for k, (low, high) in ends if low >= high)
+
     def is_strict(self, side: str, index: int) -> bool:
         return (side, index) in self.strict
 
@@ -163,6 +172,7 @@ class Document:
     bounds: Bounds
     assertions: tuple[Assertion, ...]  # besides the bounds
     source: str = "<text>"
+    kept: tuple[int, ...] | None = None  # which declared inputs x has, if not all
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
@@ -173,7 +183,7 @@ class Document:
 
     @property
     def inputs(self) -> int:
-        return self._size("x")
+        return self._size("x") if self.kept is None else len(self.kept)
 
     @property
     def outputs(self) -> int:
@@ -183,6 +193,8 @@ class Document:
     def name_of(self, slot: Slot) -> str:
         """As the file writes it: ``X_3`` or ``X[0,3]``."""
         source, index = slot
+        if source == "x" and self.kept is not None:
+            index = self.kept[index]
         for tensor in self.tensors:
             if tensor.source == source and 0 <= index - tensor.offset < tensor.size:
                 return element_name(tensor, index - tensor.offset, self.version[0])

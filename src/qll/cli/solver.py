@@ -1,0 +1,246 @@
+"""The command line of the VNN-LIB standard (2.1, chapter 5): how other tools call a solver.
+
+``qll verify query.vnnlib --network f=net.onnx --timeout 60`` prints ``sat``, ``unsat``, ``unknown``
+or ``timed-out``, and after ``sat`` the assignment; ``qll supports --...`` says what it can do.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from qll.exchange.document import Document
+
+NAME = "qll"
+# Element types for which a verdict is sound: the standard asks for an error for all others.
+SOUND = ("real",)
+NO_LIMIT = 1e9  # seconds
+SUFFIXES = (".vnnlib", ".vnnlib.gz")
+_OPENINGS = (b"(vnnlib-version", b"(declare-const", b"(declare-fun", b"(set-logic")
+
+
+def is_query(argument: str) -> bool:
+    """Whether the argument is a query and not a property of ours: by its name, or, since tools name
+    their files as they like, by how it begins."""
+    if argument.lower().endswith(SUFFIXES):
+        return True
+    if argument.startswith("-") or argument.endswith(".qll"):
+        return False
+    try:
+        with Path(argument).open("rb") as stream:
+            lines = (line.split(b";")[0].strip() for line in stream.read(1 << 16).splitlines())
+            first = next((line for line in lines if line), b"")
+    except (OSError, ValueError):
+        return False
+    return first.startswith(_OPENINGS)
+
+
+def query_arguments(arguments: Sequence[str]) -> list[str] | None:
+    """The arguments of a query, with or without the word ``verify``; None for other commands."""
+    if not arguments:
+        return None
+    rest = list(arguments[1:] if arguments[0] == "verify" else arguments)
+    if arguments[0] != "verify":
+        return rest if is_query(rest[0]) else None
+    return rest if any(is_query(argument) for argument in rest) else None
+
+
+def solve(
+    query: Annotated[Path, typer.Argument(metavar="QUERY", help="A VNN-LIB file, version 1 or 2.")],
+    network: Annotated[
+        list[str] | None,
+        typer.Option(help="NAME=FILE, an ONNX file for each declared network."),
+    ] = None,
+    timeout: Annotated[float, typer.Option(help="Seconds for the query.")] = NO_LIMIT,
+    serialise_assignments: Annotated[
+        Path | None,
+        typer.Option(
+            "--serialise-assignments",
+            "--assignments",
+            help="A folder for the assignment, one TensorProto for each variable.",
+        ),
+    ] = None,
+    backend: Annotated[str, typer.Option(help="bab (our own) or marabou.")] = "bab",
+    seed: Annotated[int, typer.Option(help="Seeds the random starts.")] = 0,
+) -> None:
+    """Decide a VNN-LIB query: sat, unsat, unknown or timed-out, and after sat the assignment.
+
+    Example: qll verify query.vnnlib --network f=net.onnx --timeout 60
+    """
+    from qll.errors import InputError
+
+    began = time.monotonic()
+    if not timeout > 0:
+        raise InputError(
+            "the time-out is not positive", expected="seconds > 0", found=f"{timeout:g}",
+            fix="pass --timeout 60",
+        )  # fmt: skip
+    with _deadline(timeout) as answer:
+        from qll.exchange import assignment
+        from qll.exchange.files import read
+        from qll.exchange.models import attach, files_of
+        from qll.verify.documents import decide
+
+        document = read(query)
+        require_sound(document)
+        attached = attach(document, files_of(document, network or []))
+        left = timeout - (time.monotonic() - began)
+        decision = decide(
+            attached.document, attached.network, seconds=left, backend=backend, seed=seed
+        )
+        lines = [str(decision.answer)]
+        if decision.witness is not None:
+            x = attached.all_inputs(decision.witness)
+            y = attached.outputs(decision.witness)
+            if serialise_assignments is None:
+                lines += assignment.lines(document, x, y)
+            else:
+                assignment.serialise(document, x, y, serialise_assignments)
+        for note in decision.notes:
+            typer.echo(f"note: {note}", err=True)
+        answer(lines)
+
+
+def require_sound(document: Document) -> None:
+    """What the standard asks of a solver that computes in other numbers than the query declares."""
+    from qll.errors import InputError
+
+    for tensor in document.tensors:
+        if tensor.element.lower() not in SOUND:
+            raise InputError(
+                f"no verdict about '{tensor.name}' in {tensor.element} would be sound: "
+                "networks are read as functions of real numbers",
+                expected="the element type real",
+                found=tensor.element,
+                fix="declare every tensor as real to accept that; "
+                "'qll export QUERY --to vnnlib2 --element real' writes such a query",
+                where=tensor.place or None,
+            )
+
+
+@contextmanager
+def _deadline(seconds: float) -> Iterator[_Answer]:
+    """Whatever is being computed when the time is over, the answer is then ``timed-out``."""
+    answer = _Answer()
+
+    def stop() -> None:
+        answer(["timed-out"])
+        sys.stdout.flush()
+        os._exit(0)
+
+    timer = threading.Timer(min(seconds, threading.TIMEOUT_MAX), stop)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield answer
+    finally:
+        timer.cancel()
+
+
+class _Answer:
+    """Printed once, by whoever is first."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+
+    def __call__(self, lines: list[str]) -> None:
+        if self._lock.acquire(blocking=False):
+            typer.echo("\n".join(lines))
+        else:  # the other thread is about to end the process
+            threading.Event().wait()
+
+
+# --- capabilities ---
+
+_CAPABILITIES = (
+    "onnx-opset-versions",
+    "onnx-element-types",
+    "onnx-operators",
+    "vnnlib-versions",
+    "hidden-node-theories",
+    "multiple-input-output-theories",
+    "multiple-network-theories",
+    "multiple-node-comparison-theories",
+    "arithmetic-complexity-theories",
+    "optimised-disjunctive-reasoning",
+    "serialise-assignments",
+)
+
+
+def capability(name: str) -> list[str]:
+    """The lines that ``qll supports --NAME`` prints."""
+    match name:
+        case "onnx-opset-versions":
+            from qll.networks.onnx_checks import OPSETS
+
+            return [str(OPSETS[0]), str(OPSETS[-1])]
+        case "onnx-element-types":
+            return list(SOUND)
+        case "onnx-operators":
+            from qll.networks import onnx_constants, onnx_operators  # noqa: F401 (they register)
+            from qll.networks.onnx_reader import OPERATORS
+
+            return sorted(OPERATORS)
+        case "vnnlib-versions":
+            return ["1.0", "2.1"]
+        case "hidden-node-theories":
+            return ["NH", "H"]
+        case "multiple-input-output-theories":
+            return ["SIO", "MIO"]
+        case "multiple-network-theories":
+            return ["SNET", "MENET", "MINET", "MNET"]
+        case "multiple-node-comparison-theories":
+            return ["SNC", "MNC"]
+        case "arithmetic-complexity-theories":
+            return ["BND", "COUT", "LIN"]
+        case _:
+            return ["true"]
+
+
+def supports(context: typer.Context) -> None:
+    """What the verifier can do, as the VNN-LIB standard asks: one capability for each call.
+
+    Example: qll supports --onnx-operators
+    """
+    from qll.errors import InputError
+    from qll.registry import suggest
+
+    # The standard's own example misspells this one.
+    spelled = {"multiple-inputs-output-theories": "multiple-input-output-theories"}
+    names = [spelled.get(a.removeprefix("--"), a.removeprefix("--")) for a in context.args]
+    if not names or any(name not in _CAPABILITIES for name in names):
+        wrong = next((name for name in names if name not in _CAPABILITIES), None)
+        raise InputError(
+            "it is not clear which capability is asked for",
+            expected="one of " + ", ".join(f"--{name}" for name in _CAPABILITIES),
+            found="none" if wrong is None else f"--{wrong}",
+            fix="write qll supports --onnx-operators"
+            if wrong is None
+            else suggest(wrong, sorted(_CAPABILITIES)),
+        )
+    for name in names:
+        for line in capability(name):
+            typer.echo(line)
+
+
+def build_solver() -> typer.Typer:
+    """The command line of a query, which shares nothing with that of our own properties."""
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+    app.command()(solve)
+    return app
+
+
+def register(app: typer.Typer) -> None:
+    app.command(
+        context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+        epilog="Capabilities: " + ", ".join(f"--{name}" for name in _CAPABILITIES) + ".",
+    )(supports)

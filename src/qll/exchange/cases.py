@@ -1,0 +1,227 @@
+"""A document as cases: a box, linear constraints on inputs, and what is left to the outputs.
+
+A disjunction that speaks of inputs is split, because every box is a question of its own; one that
+speaks of outputs only stays whole. The document is satisfiable iff some case is. Numbers are exact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+
+from qll.errors import InputError
+from qll.exchange.document import (
+    All,
+    Assertion,
+    Atom,
+    Document,
+    Some,
+    atoms,
+    conjunction,
+    disjunction,
+)
+from qll.formula.hard import ZERO
+
+# Cases from products of disjunctions; one disjunction alone may have as many as it likes.
+MOST_PRODUCTS = 10_000
+
+
+@dataclass(frozen=True)
+class Side:
+    """One end of an input's interval."""
+
+    value: Fraction
+    strict: bool = False
+
+
+Sides = dict[tuple[int, str], Side]  # of an input: "lower", "upper"
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """``sides`` are what this case adds to the document's bounds."""
+
+    document: Document
+    sides: Sides = field(default_factory=dict)
+    constraints: tuple[Atom, ...] = ()  # over inputs
+    conditions: tuple[Assertion, ...] = ()  # over outputs, too
+
+    def side(self, index: int, side: str) -> Side | None:
+        own = self.sides.get((index, side))
+        if own is not None:
+            return own
+        value = self.document.bounds.get(side, index)
+        return None if value is None else Side(value, self.document.bounds.is_strict(side, index))
+
+    @property
+    def condition(self) -> Assertion:
+        return conjunction(self.conditions)
+
+    def is_empty_at(self, index: int) -> bool:
+        low, high = self.side(index, "lower"), self.side(index, "upper")
+        if low is None or high is None:
+            return False
+        return low.value > high.value or (low.value == high.value and (low.strict or high.strict))
+
+    def fixed(self, index: int) -> Fraction | None:
+        """The value of an input that can have only one."""
+        low, high = self.side(index, "lower"), self.side(index, "upper")
+        same = low is not None and high is not None and low.value == high.value
+        return low.value if same and low is not None else None
+
+    def with_part(self, part: Assertion) -> Case | None:
+        """Where ``part`` holds as well; None if that is nowhere, whatever the outputs are."""
+        sides, constraints, conditions = dict(self.sides), [], []
+        touched = set()
+        for piece in part.parts if isinstance(part, All) else (part,):
+            if not isinstance(piece, Atom) or not piece.speaks_of_inputs_only:
+                conditions.append(piece)
+            elif not piece.terms:
+                if piece.constant < 0 or (piece.strict and piece.constant == 0):
+                    return None
+            elif len(piece.terms) == 1:
+                index, side, found = bound_of(piece)
+                known = sides.get((index, side)) or self.side(index, side)
+                if known is None or _is_tighter(side, found, known):
+                    sides[index, side] = found
+                    touched.add(index)
+            else:
+                constraints.append(piece)
+        found_case = replace(
+            self,
+            sides=sides,
+            constraints=(*self.constraints, *constraints),
+            conditions=(*self.conditions, *conditions),
+        )
+        return None if any(found_case.is_empty_at(k) for k in touched) else found_case
+
+
+def bound_of(atom: Atom) -> tuple[int, str, Side]:
+    """``c * x + constant >= 0`` as an end of x."""
+    (((_, index), coefficient),) = atom.terms
+    side = "lower" if coefficient > 0 else "upper"
+    return index, side, Side(-atom.constant / coefficient, atom.strict)
+
+
+def _is_tighter(side: str, found: Side, known: Side) -> bool:
+    if found.value == known.value:
+        return found.strict and not known.strict
+    return (found.value > known.value) == (side == "lower")
+
+
+def cases(document: Document) -> Iterator[Case]:
+    """Every way to fulfil the inputs' part of the document; the outputs' part is in each case."""
+    start: Case | None = Case(document)
+    if any(Case(document).is_empty_at(index) for index in document.bounds.narrow()):
+        return
+    splits, wholes = [], []
+    for assertion in document.assertions:
+        if isinstance(assertion, Some) and _splits(assertion):
+            splits.append(assertion)
+        elif start is not None:
+            start = start.with_part(assertion)
+    if start is None:
+        return
+    splits.sort(key=lambda some: len(some.parts))
+    product, chosen = 1, list[Some]()
+    for split in splits:
+        product *= len(split.parts)
+        if chosen and product > MOST_PRODUCTS:
+            wholes.append(split)
+        else:
+            chosen.append(split)
+    for whole in wholes:  # too many to split: what all their parts agree on, and the rest as it is
+        around = start.with_part(conjunction([*_hull(whole), whole]))
+        if around is None:
+            return
+        start = around
+    yield from _split(start, chosen)
+
+
+def _split(case: Case, splits: list[Some]) -> Iterator[Case]:
+    """The products, one at a time: a million boxes are not kept at once."""
+    if not splits:
+        yield case
+        return
+    first, rest = splits[0], splits[1:]
+    last: Case | None = None
+    either: list[Assertion] = []  # what `last` asks of the outputs, in one way or another
+    for part in first.parts:
+        found = case.with_part(part)
+        if found is None:
+            continue
+        inner = [p for p in found.conditions if isinstance(p, Some) and _splits(p)]
+        if inner or rest:  # disjunctions within the part, and those still to come
+            kept = tuple(p for p in found.conditions if not _splits(p))
+            yield from _split(replace(found, conditions=kept), [*inner, *rest])
+            continue
+        # Parts that differ only in what they say of the outputs are one case.
+        if last is not None and last.sides == found.sides and last.constraints == found.constraints:
+            either.append(found.condition)
+            continue
+        if last is not None:
+            yield replace(last, conditions=(disjunction(either),))
+        last, either = found, [found.condition]
+    if last is not None:
+        yield replace(last, conditions=(disjunction(either),))
+
+
+def _splits(node: Assertion) -> bool:
+    return isinstance(node, Some) and any(a.speaks_of_inputs_only for a in atoms(node))
+
+
+def _hull(some: Some) -> list[Atom]:
+    """Bounds that hold in every part, because every part has one."""
+    common: Sides | None = None
+    for part in some.parts:
+        own: Sides = {}
+        for piece in part.parts if isinstance(part, All) else (part,):
+            if isinstance(piece, Atom) and len(piece.terms) == 1 and piece.speaks_of_inputs_only:
+                index, side, found = bound_of(piece)
+                known = own.get((index, side))
+                if known is None or _is_tighter(side, found, known):
+                    own[index, side] = found
+        if common is None:
+            common = own
+        else:
+            common = {
+                key: own[key] if _is_tighter(key[1], side, own[key]) else side
+                for key, side in common.items()
+                if key in own
+            }
+    found_atoms = []
+    for (index, side), end in (common or {}).items():
+        sign = Fraction(1 if side == "lower" else -1)
+        found_atoms.append(Atom(((("x", index), sign),), -sign * end.value, end.strict))
+    return found_atoms
+
+
+def substitute(node: Assertion, values: Mapping[int, Fraction]) -> Assertion:
+    """The assertion with some inputs replaced by their values."""
+    match node:
+        case Atom(terms, constant, strict):
+            if not any(source == "x" and k in values for (source, k), _ in terms):
+                return node
+            known = sum((c * values[k] for (s, k), c in terms if s == "x" and k in values), ZERO)
+            kept = tuple(t for t in terms if t[0][0] != "x" or t[0][1] not in values)
+            return Atom(kept, constant + known, strict)
+        case All(parts):
+            return All(tuple(substitute(part, values) for part in parts))
+        case Some(parts):
+            return Some(tuple(substitute(part, values) for part in parts))
+
+
+def require_bounds(case: Case) -> None:
+    """Every input has both ends, or the question is not one that we can decide."""
+    for side in ("lower", "upper"):
+        for index in case.document.bounds.missing(side):
+            if (index, side) not in case.sides:
+                name = case.document.name_of(("x", index))
+                raise InputError(
+                    f"the input {name} has no {side} bound",
+                    expected="bounds on every input",
+                    found="an unbounded region",
+                    fix=f"assert a bound of {name}, such as the range of its data",
+                    where=case.document.source,
+                )

@@ -1,0 +1,339 @@
+"""The networks that a document declares, as one network from all its inputs to all its outputs.
+
+Several inputs or outputs, hidden nodes and several networks become one ONNX graph: a vector is cut
+into the declared inputs, and what the networks compute is put together again. Inputs that the
+document says are equal become one, so that the region keeps an interior.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qll.errors import InputError, NetworkError
+from qll.exchange.document import All, Assertion, Atom, Bounds, Declaration, Document, Some, Tensor
+from qll.networks import Network, load
+from qll.networks.onnx_external import network_bytes
+from qll.networks.onnx_tensors import onnx_package, parse_model
+
+Array = NDArray[np.float64]
+FLOATS = {1: "float32", 11: "float64"}  # codes of ONNX
+FREE = "qll_inputs"
+SLICE_BY_INPUTS = 10  # the opset from which its ends are inputs
+
+
+@dataclass(frozen=True, eq=False)
+class Attached:
+    """``document`` speaks of the inputs of ``network``; ``places[k]`` is the input that the k-th
+    declared one became."""
+
+    document: Document
+    network: Network
+    places: tuple[int, ...] | None = None
+
+    def all_inputs(self, point: Array) -> Array:
+        return point if self.places is None else point[list(self.places)]
+
+    def outputs(self, point: Array) -> Array:
+        """By ONNX Runtime."""
+        return np.asarray(self.network.runtime(point[None]), dtype=np.float64).reshape(-1)
+
+
+def files_of(document: Document, given: Sequence[str]) -> dict[str, Path]:
+    """``NAME=FILE`` for each declared network that is not equal to another one."""
+    wanted = [n.name for n in document.networks if n.equal_to is None]
+    found: dict[str, Path] = {}
+    for option in given:
+        name, sign, path = option.partition("=")
+        if document.version[0] == 1 or not sign:  # one network, which needs no name
+            name, path = (wanted[0], path if sign else option)
+            if len(wanted) > 1:
+                raise _not_these(wanted, given)
+        if name not in wanted or name in found:
+            raise _not_these(wanted, given)
+        found[name] = Path(path)
+    if len(found) != len(wanted):
+        raise _not_these(wanted, given)
+    return found
+
+
+def _not_these(wanted: list[str], given: Sequence[str]) -> InputError:
+    names = [name or "f" for name in wanted]
+    return InputError(
+        "the network files are not those that the query declares",
+        expected=", ".join(f"--network {name}=FILE" for name in names),
+        found=", ".join(given) or "none",
+        fix="give one ONNX file for each declared network that is not equal to another",
+    )
+
+
+def attach(document: Document, files: Mapping[str, Path]) -> Attached:
+    models = [_Model.of(n, files[n.equal_to or n.name]) for n in document.networks]
+    ties = _ties(document)
+    first = document.networks[0]
+    if len(models) == 1 and len(first.tensors) == 2 and not ties:
+        return Attached(document, models[0].alone())
+    return _joined(document, models, ties)
+
+
+@dataclass(frozen=True, eq=False)
+class _Model:
+    """One declared network with its file."""
+
+    declaration: Declaration
+    path: Path
+    data: bytes
+    proto: Any
+    inputs: tuple[Any, ...]  # without those that are stored in the file
+
+    @classmethod
+    def of(cls, declaration: Declaration, path: Path) -> _Model:
+        data = network_bytes(path)
+        proto = parse_model(data)
+        stored = {tensor.name for tensor in proto.graph.initializer}
+        inputs = tuple(entry for entry in proto.graph.input if entry.name not in stored)
+        model = cls(declaration, path, data, proto, inputs)
+        model._check("input", declaration.of_kind("input"), inputs)
+        model._check("output", declaration.of_kind("output"), tuple(proto.graph.output))
+        return model
+
+    def _check(self, kind: str, declared: tuple[Tensor, ...], entries: tuple[Any, ...]) -> None:
+        for tensor in declared:
+            if tensor.initialized:
+                raise InputError(
+                    f"the input '{tensor.name}' is declared as initialized",
+                    expected="inputs that the query chooses",
+                    found="a default value of the model",
+                    fix="assert that the input equals that value",
+                    where=tensor.place or None,
+                )
+        if len(declared) != len(entries):
+            raise InputError(
+                f"the query's {kind}s are not those of {self.path}",
+                expected=f"{len(declared)}: {', '.join(t.name for t in declared)}",
+                found=f"{len(entries)}: {', '.join(e.name for e in entries)}",
+                fix=f"declare every {kind} of the model, in its order",
+            )
+        for tensor, entry in zip(declared, entries, strict=True):
+            shape_in_model(tensor, entry, str(self.path))
+
+    def alone(self) -> Network:
+        """A network of one input and one output, as it is."""
+        tensor, entry = self.declaration.of_kind("input")[0], self.inputs[0]
+        shape = shape_in_model(tensor, entry, str(self.path))
+        sizes = _sizes(entry)
+        batched = sizes is not None and len(sizes) >= 2 and sizes[0] in (None, 1)
+        is_open = sizes is None or None in (sizes[1:] if batched else sizes)
+        given = (shape[1:] if batched or sizes is None else shape) if is_open else None
+        network = load(self.path, input_shape=given)
+        for wanted, found, kind in (
+            (tensor.size, network.input_size, "input"),
+            (self.declaration.of_kind("output")[0].size, network.output_size, "output"),
+        ):
+            if wanted != found:
+                raise _wrong_size(kind, wanted, found, str(self.path))
+        return network
+
+
+def _sizes(entry: Any) -> list[int | None] | None:
+    kind = entry.type.tensor_type
+    if not kind.HasField("shape"):
+        return None
+    return [d.dim_value if d.HasField("dim_value") else None for d in kind.shape.dim]
+
+
+def shape_in_model(tensor: Tensor, entry: Any, path: str) -> tuple[int, ...]:
+    """The shape of an input or output: the model's where it is fixed, the query's where the model
+    leaves an axis open. A query may also give the same elements in another shape."""
+    sizes = _sizes(entry)
+    if sizes is None:
+        return tensor.shape
+    if len(sizes) == len(tensor.shape):
+        shape = tuple(t if s is None else s for s, t in zip(sizes, tensor.shape, strict=True))
+    else:
+        shape = tuple(1 if s is None else s for s in sizes)
+        if sizes.count(None) == 1 and tensor.size % math.prod(shape) == 0:
+            shape = tuple(tensor.size // math.prod(shape) if s is None else s for s in sizes)
+    if math.prod(shape) != tensor.size:
+        raise _wrong_size(tensor.kind, tensor.size, math.prod(shape), path)
+    return shape
+
+
+def _wrong_size(kind: str, wanted: int, found: int, path: str) -> InputError:
+    return InputError(
+        f"the {kind} of the query is not that of {path}",
+        expected=f"{wanted:,} numbers, as the query declares",
+        found=f"{found:,} in the model",
+        fix="use the query that was written for this network",
+    )
+
+
+# --- one graph of many ---
+
+
+def _joined(document: Document, models: list[_Model], ties: dict[int, int]) -> Attached:
+    onnx = onnx_package()
+    imported = [entry for m in models for entry in m.proto.opset_import]
+    opsets = {entry.version for entry in imported if entry.domain in ("", "ai.onnx")}
+    types = {entry.type.tensor_type.elem_type for m in models for entry in m.inputs}
+    if len(opsets) != 1 or len(types) != 1 or not types <= set(FLOATS):
+        raise NetworkError(
+            "the networks cannot be put together",
+            expected="one operator set, and inputs of one type, float32 or float64",
+            found=f"operator sets {sorted(opsets)}, types {sorted(types)}",
+            fix="export the networks again with the same settings",
+        )
+    kind = types.pop()
+    free = sorted(set(range(document.inputs)) - set(ties))
+    places = [free.index(ties.get(k, k)) for k in range(document.inputs)] if ties else None
+    builder = _Builder(onnx, opsets.pop(), kind)
+    whole = FREE if places is None else builder.chosen(places, len(free))
+    for number, model in enumerate(models):
+        builder.add(model, f"n{number}_", whole)
+    data = builder.model(len(free), document.outputs, max(m.proto.ir_version for m in models))
+    network = load(data)
+    reduced = document if places is None else _reduced(document, places, free)
+    return Attached(reduced, network, None if places is None else tuple(places))
+
+
+class _Builder:
+    def __init__(self, onnx: Any, opset: int, kind: int) -> None:
+        self.onnx, self.helper = onnx, onnx.helper
+        self.opset, self.kind = opset, kind
+        self.nodes: list[Any] = []
+        self.stored: list[Any] = []
+        self.parts: list[str] = []
+
+    def chosen(self, places: list[int], free: int) -> str:
+        """The declared inputs from the free ones, without rounding: a matrix of 0 and 1."""
+        matrix = np.zeros((free, len(places)), FLOATS[self.kind])
+        matrix[places, np.arange(len(places))] = 1.0
+        self.stored.append(self.onnx.numpy_helper.from_array(matrix, "qll_chosen"))
+        self.node("MatMul", [FREE, "qll_chosen"], "qll_all")
+        return "qll_all"
+
+    def add(self, model: _Model, prefix: str, whole: str) -> None:
+        part = self.onnx.compose.add_prefix(model.proto, prefix)
+        self.stored.extend(part.graph.initializer)
+        for tensor, entry in zip(model.declaration.of_kind("input"), model.inputs, strict=True):
+            cut = self.cut(whole, f"{prefix}x{tensor.offset}", tensor.offset, tensor.size)
+            shape = shape_in_model(tensor, entry, str(model.path))
+            self.reshape(cut, prefix + entry.name, shape)
+        self.nodes.extend(part.graph.node)
+        outputs = iter(model.proto.graph.output)
+        for tensor in model.declaration.tensors:
+            if tensor.kind != "input":
+                value = _hidden(model, tensor) if tensor.kind == "hidden" else next(outputs).name
+                self.parts.append(f"{prefix}y{tensor.offset}")
+                self.reshape(prefix + value, self.parts[-1], (1, tensor.size))
+
+    def cut(self, source: str, name: str, begin: int, size: int) -> str:
+        if self.opset < SLICE_BY_INPUTS:
+            self.node("Slice", [source], name, starts=[begin], ends=[begin + size], axes=[1])
+        else:
+            ends = [
+                self.integers(f"{name}_{k}", [value])
+                for k, value in enumerate((begin, begin + size, 1))
+            ]
+            self.node("Slice", [source, *ends], name)
+        return name
+
+    def reshape(self, source: str, target: str, shape: Sequence[int]) -> None:
+        self.node("Reshape", [source, self.integers(f"{target}_shape", shape)], target)
+
+    def integers(self, name: str, values: Sequence[int]) -> str:
+        array = np.array(values, dtype=np.int64)
+        self.stored.append(self.onnx.numpy_helper.from_array(array, name))
+        return name
+
+    def node(self, operator: str, inputs: list[str], output: str, **attributes: Any) -> None:
+        self.nodes.append(self.helper.make_node(operator, inputs, [output], **attributes))
+
+    def model(self, inputs: int, outputs: int, ir_version: int) -> bytes:
+        self.node("Concat", self.parts, "qll_outputs", axis=1)
+        info = self.helper.make_tensor_value_info
+        graph = self.helper.make_graph(
+            self.nodes,
+            "joined",
+            [info(FREE, self.kind, [1, inputs])],
+            [info("qll_outputs", self.kind, [1, outputs])],
+            self.stored,
+        )
+        opset = self.helper.make_opsetid("", self.opset)
+        model = self.helper.make_model(graph, opset_imports=[opset], ir_version=ir_version)
+        return bytes(model.SerializeToString())
+
+
+def _hidden(model: _Model, tensor: Tensor) -> str:
+    """The value that a hidden node's name means: an output of a node, or the node that has one."""
+    nodes = model.proto.graph.node
+    if any(tensor.node in node.output for node in nodes):
+        return tensor.node or ""
+    named = [node for node in nodes if node.name == tensor.node]
+    if len(named) == 1 and len(named[0].output) == 1:
+        return str(named[0].output[0])
+    raise InputError(
+        f"the hidden node '{tensor.name}' is not in {model.path}",
+        expected="the name of a node's output",
+        found=f"'{tensor.node}'",
+        fix="look up the name in the ONNX file",
+        where=tensor.place or None,
+    )
+
+
+# --- inputs that are one ---
+
+
+def _ties(document: Document) -> dict[int, int]:
+    """Inputs that equal an earlier one, by assertions ``x[i] - x[j] == 0``."""
+    above = {
+        a.terms for a in document.assertions if isinstance(a, Atom) and not (a.constant or a.strict)
+    }
+    parent: dict[int, int] = {}
+
+    def root(k: int) -> int:
+        while k in parent:
+            k = parent[k]
+        return k
+
+    for terms in above:
+        opposite = tuple((slot, -c) for slot, c in terms)
+        if len(terms) == 2 and opposite in above and {s for (s, _), _ in terms} == {"x"}:
+            ((_, i), c), ((_, j), d) = terms
+            first, second = sorted((root(i), root(j)))
+            if c == -d and first != second:
+                parent[second] = first
+    return {k: root(k) for k in parent}
+
+
+def _reduced(document: Document, places: list[int], free: list[int]) -> Document:
+    bounds = Bounds()
+    bounds.grow(len(free))
+    for index, place in enumerate(places):
+        for side in ("lower", "upper"):
+            value = document.bounds.get(side, index)
+            if value is not None:
+                bounds.tighten(side, place, value, document.bounds.is_strict(side, index))
+    assertions = tuple(_moved(a, places) for a in document.assertions)
+    return replace(document, bounds=bounds, assertions=assertions, kept=tuple(free))
+
+
+def _moved(node: Assertion, places: list[int]) -> Assertion:
+    match node:
+        case Atom(terms, constant, strict):
+            total: dict[tuple[str, int], Fraction] = {}
+            for (source, k), c in terms:
+                slot = (source, places[k] if source == "x" else k)
+                total[slot] = total.get(slot, Fraction(0)) + c
+            return Atom(tuple(sorted((s, c) for s, c in total.items() if c)), constant, strict)
+        case All(parts):
+            return All(tuple(_moved(part, places) for part in parts))
+        case Some(parts):
+            return Some(tuple(_moved(part, places) for part in parts))

@@ -1,0 +1,106 @@
+"""Floats around exact numbers: outwards for what is proved, inwards for what is shown."""
+
+from __future__ import annotations
+
+import math
+from array import array
+from fractions import Fraction
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qll.exchange.cases import Case, Side
+
+Array = NDArray[np.float64]
+# Multiples of 2^-10 below this are their own shortest decimals, so nothing has to be compared.
+_PLAIN = 1e5
+
+
+def outward(value: Fraction, side: str) -> float:
+    """The nearest float, or the next one if that lies within: no point is lost."""
+    near = float(value)
+    exact = Fraction(near)
+    if side == "lower":
+        return near if exact <= value else math.nextafter(near, -math.inf)
+    return near if exact >= value else math.nextafter(near, math.inf)
+
+
+def inward(side: str, end: Side, dtype: type[np.floating]) -> float:
+    """The first float of the type that lies within, or beyond the end if the end is open."""
+    towards = np.inf if side == "lower" else -np.inf
+    near = dtype(float(end.value))
+    while not _within(side, end, Fraction(float(near))):
+        near = np.nextafter(near, dtype(towards), dtype=dtype)
+        if not np.isfinite(near):
+            break
+    return float(near)
+
+
+def _within(side: str, end: Side, value: Fraction) -> bool:
+    if value == end.value:
+        return not end.strict
+    return (value > end.value) == (side == "lower")
+
+
+class Boxes:
+    """The boxes of a document's cases as float64 arrays around the exact ones. Inputs that can have
+    only one value get the float nearest to it, so that a fixed input stays fixed."""
+
+    def __init__(self, case: Case) -> None:
+        bounds = case.document.bounds
+        self.lower = _outward(bounds.lower, "lower")
+        self.upper = _outward(bounds.upper, "upper")
+        for (side, index), value in bounds.other.items():
+            getattr(self, side)[index] = outward(value, side)
+        self._fix(Case(case.document), bounds.narrow())
+
+    def of(self, case: Case) -> tuple[Array, Array]:
+        lower, upper = self.lower.copy(), self.upper.copy()
+        for (index, side), end in case.sides.items():
+            (lower if side == "lower" else upper)[index] = outward(end.value, side)
+        for index in {index for index, _ in case.sides}:
+            value = case.fixed(index)
+            if value is not None:
+                lower[index] = upper[index] = float(value)
+        return lower, upper
+
+    def _fix(self, case: Case, indices: object) -> None:
+        for index in indices:  # type: ignore[attr-defined]
+            value = case.fixed(index)
+            if value is not None:
+                self.lower[index] = self.upper[index] = float(value)
+
+
+def _outward(values: array[float], side: str) -> Array:
+    """The floats stand for their shortest decimals, which are at most half a step away."""
+    found = np.array(values, dtype=np.float64)
+    plain = (np.abs(found) < _PLAIN) & (found * 1024 == np.floor(found * 1024))
+    beyond = np.nextafter(found, -np.inf if side == "lower" else np.inf)
+    return np.where(plain, found, beyond)
+
+
+def inexact_inputs(case: Case) -> dict[int, Fraction]:
+    """Fixed inputs whose value no float has."""
+    narrow = set(case.document.bounds.narrow()) | {index for index, _ in case.sides}
+    found = {index: case.fixed(index) for index in narrow}
+    return {k: v for k, v in found.items() if v is not None and Fraction(float(v)) != v}
+
+
+def within(case: Case, point: Array, dtype: type[np.floating]) -> Array:
+    """The point moved, as little as it can be, to floats of the type within the exact box; where
+    there is none, it stays."""
+    with np.errstate(over="ignore"):
+        moved = point.astype(dtype).astype(np.float64)
+    lower, upper = Boxes(case).of(case)
+    near = (moved <= np.nextafter(lower, np.inf)) | (moved >= np.nextafter(upper, -np.inf))
+    for index in np.flatnonzero(near):
+        if case.fixed(int(index)) is not None:
+            moved[index] = point[index]
+            continue
+        low, high = (case.side(int(index), side) for side in ("lower", "upper"))
+        if low is None or high is None:
+            continue
+        least, most = inward("lower", low, dtype), inward("upper", high, dtype)
+        value = min(max(moved[index], least), most)
+        moved[index] = value if least <= most else point[index]
+    return moved

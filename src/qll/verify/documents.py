@@ -1,0 +1,225 @@
+"""Deciding what a VNN-LIB file asks: its cases as queries, and one answer from their verdicts.
+
+``sat`` names a point that was judged exactly: the decimals of the file, strict comparisons strict,
+the network's stored weights, and ONNX Runtime. ``unsat`` was proved for boxes around the exact
+ones, with strict comparisons closed. What lies between is ``unknown``.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from fractions import Fraction
+from itertools import islice
+
+import numpy as np
+
+from qll.exchange.cases import Case, cases, require_bounds, substitute
+from qll.exchange.document import All, Assertion, Atom, Document, Some, atoms, hard_form
+from qll.exchange.rounding import Boxes, inexact_inputs, within
+from qll.formula.hard import Affine, negated
+from qll.networks import Network
+from qll.verify.backend import BACKENDS, Budget
+from qll.verify.condition import Array
+from qll.verify.judge import Worth, judge
+from qll.verify.query import Query
+from qll.verify.verdict import Reason, Status, Verdict
+
+CHUNK = 16  # cases that share an attack
+QUICK = 1.0  # seconds for each of several cases, before any is worked on at length
+TIE_NOTE = "a point was found, but only where a comparison is a tie"
+FIXED_NOTE = "inputs fixed at decimals that no float has were taken as the nearest float64"
+
+
+class Answer(StrEnum):
+    SAT = "sat"
+    UNSAT = "unsat"
+    UNKNOWN = "unknown"
+    TIMED_OUT = "timed-out"
+
+
+@dataclass(frozen=True, eq=False)
+class Decision:
+    answer: Answer
+    witness: Array | None = None  # all inputs, in the order of the document
+    cases: int = 0
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class _Asked:
+    """A case with its query; ``closed``: it takes ties that a strict comparison does not."""
+
+    case: Case
+    query: Query
+    closed: bool
+
+
+def decide(
+    document: Document, network: Network, *, seconds: float, backend: str = "bab", seed: int = 0
+) -> Decision:
+    """The answer for the network from all inputs to all outputs, within ``seconds``."""
+    return _Decider(document, network, seconds, backend, seed).run()
+
+
+class _Decider:
+    def __init__(
+        self, document: Document, network: Network, seconds: float, backend: str, seed: int
+    ) -> None:
+        self.document = document
+        self.network = network
+        self.end = time.monotonic() + seconds
+        self.engine = BACKENDS[backend]()
+        self.seed = seed
+        self.notes: dict[str, None] = {}
+        self.count = 0
+        self.witness: Array | None = None
+        self.given_up = False  # some case is unknown for another reason than time
+
+    @property
+    def left(self) -> float:
+        return self.end - time.monotonic()
+
+    def run(self) -> Decision:
+        waiting = self.questions()
+        first = list(islice(waiting, CHUNK))
+        if len(first) == 1:
+            open_ = self.ask(first, self.left)
+            return self.finish(bool(open_))
+        open_ = []
+        while first and self.witness is None:
+            if self.left <= 0:
+                return self.finish(True)
+            open_ += self.ask(first, min(QUICK, self.left))
+            first = list(islice(waiting, CHUNK))
+        share = QUICK
+        while open_ and self.witness is None and self.left > 0:
+            share *= 4
+            asked, open_ = open_, []
+            for k, item in enumerate(asked):
+                if self.left <= 0 or self.witness is not None:
+                    open_ += asked[k:]
+                    break
+                open_ += self.ask([item], self.left if len(asked) == 1 else min(share, self.left))
+        return self.finish(bool(open_))
+
+    def finish(self, out_of_time: bool) -> Decision:
+        if self.witness is not None:
+            answer = Answer.SAT
+        elif out_of_time:
+            answer = Answer.TIMED_OUT
+        else:
+            answer = Answer.UNKNOWN if self.given_up else Answer.UNSAT
+        return Decision(answer, self.witness, self.count, tuple(self.notes))
+
+    def questions(self) -> Iterator[_Asked]:
+        boxes: Boxes | None = None
+        for case in cases(self.document):
+            require_bounds(case)
+            boxes = boxes or Boxes(case)
+            self.count += 1
+            yield self.question(case, *boxes.of(case))
+
+    def question(self, case: Case, lower: Array, upper: Array) -> _Asked:
+        known = inexact_inputs(case)
+        condition, constraints = case.condition, case.constraints
+        if known:
+            self.notes[FIXED_NOTE] = None
+            condition = substitute(condition, known)
+            constraints = tuple(c for c in (substitute(c, known) for c in constraints))  # type: ignore[misc]
+        # Where all is strict, a tie is no violation; where some is, ties are looked at apart.
+        strict = [atom.strict for atom in atoms(condition)]
+        query = Query(
+            self.network,
+            lower,
+            upper,
+            hard_form(condition),
+            tuple(_at_most(c) for c in constraints),
+            tie_violates=not (strict and all(strict)),
+            name=self.document.source,
+        )
+        return _Asked(case, query, any(strict) and not all(strict))
+
+    def ask(self, asked: list[_Asked], seconds: float) -> list[_Asked]:
+        """Those that need more time."""
+        open_ = []
+        budget = Budget(seconds, self.seed)
+        verdicts = self.engine.decide([a.query for a in asked], budget)
+        for item, verdict in zip(asked, verdicts, strict=True):
+            self.notes.update(dict.fromkeys(verdict.notes))
+            if verdict.status is Status.FALSIFIED and self.witness is None:
+                self.witness = self.confirmed(item, verdict)
+                if self.witness is None and item.closed and self.left > 0:
+                    beyond = replace(item.query, tie_violates=False)
+                    again = self.engine.decide([beyond], Budget(self.left, self.seed))[0]
+                    self.witness = self.confirmed(item, again)
+                if self.witness is None:
+                    self.notes[TIE_NOTE] = None
+                    self.given_up = True
+            elif verdict.status is Status.UNKNOWN:
+                if verdict.reason is Reason.TIME:
+                    open_.append(item)
+                else:
+                    self.given_up = True
+                    self.notes[f"unknown: {verdict.reason}"] = None
+        return open_
+
+    def confirmed(self, asked: _Asked, verdict: Verdict) -> Array | None:
+        """The witness or a neighbour of it, in single precision if that works as well."""
+        if verdict.status is not Status.FALSIFIED or verdict.witness is None:
+            return None
+        point = np.asarray(verdict.witness, dtype=np.float64).reshape(-1)
+        near = (within(asked.case, point, np.float32), within(asked.case, point, np.float64), point)
+        for candidate in near:
+            if judge(asked.query, candidate).worth is Worth.VIOLATION and self.holds(
+                asked.case, candidate
+            ):
+                return candidate
+        return None
+
+    def holds(self, case: Case, point: Array) -> bool:
+        """Exactly, with every number as the file has it and strict comparisons strict."""
+        x = [Fraction(v) for v in point.tolist()]
+        for index, value in inexact_inputs(case).items():
+            x[index] = value
+        for index in range(len(x)):
+            low, high = case.side(index, "lower"), case.side(index, "upper")
+            if low is not None and (x[index] < low.value or (low.strict and x[index] == low.value)):
+                return False
+            if high is not None and (
+                x[index] > high.value or (high.strict and x[index] == high.value)
+            ):
+                return False
+        node = All((*case.constraints, *case.conditions))
+        low_ends, high_ends = self.network.enclose(point)
+        if np.isfinite(low_ends).all() and np.isfinite(high_ends).all():
+            ends = [
+                (Fraction(a), Fraction(b)) for a, b in zip(low_ends.tolist(), high_ends.tolist())
+            ]
+            if _surely(node, x, ends):
+                return True
+        exact = [(v, v) for v in self.network.evaluate_exact(point)]
+        return _surely(node, x, exact)
+
+
+def _at_most(atom: Assertion) -> Affine:
+    form = negated(hard_form(atom))
+    if not isinstance(form, Affine):
+        raise TypeError("a constraint is one comparison")
+    return form
+
+
+def _surely(node: Assertion, x: list[Fraction], y: list[tuple[Fraction, Fraction]]) -> bool:
+    """Whether the assertion holds for all outputs between the ends."""
+    match node:
+        case Atom(terms, constant, strict):
+            total = constant
+            for (source, index), c in terms:
+                total += c * (x[index] if source == "x" else y[index][0 if c > 0 else 1])
+            return total > 0 if strict else total >= 0
+        case All(parts):
+            return all(_surely(part, x, y) for part in parts)
+        case Some(parts):
+            return any(_surely(part, x, y) for part in parts)
