@@ -18,21 +18,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from qll.exchange.files import read
 from qll.networks import load
 from qll.verify.backend import BACKENDS, Budget
+from qll.verify.documents import queries
 from qll.verify.query import Query
-from qll.verify.vnnlib import read_vnnlib
 
 
 def query_of(folder: Path, row: dict[str, str]) -> Query:
-    specification = read_vnnlib(folder / row["property"])
-    return Query(
-        load(folder / row["network"]),
-        specification.lower,
-        specification.upper,
-        specification.condition,
-        tie_violates=True,
-    )
+    (query,) = queries(read(folder / row["property"]), load(folder / row["network"]))
+    return query
 
 
 def run(folder: Path, row: dict[str, str], clock: str) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -134,7 +135,13 @@ def vnnlib_texts() -> list[bytes]:
     return [
         b"(declare-const X_0 Real)\n(declare-const X_1 Real)\n(declare-const Y_0 Real)\n"
         b"(assert (<= X_0 0.5))\n(assert (>= X_0 -0.5))\n(assert (<= X_1 1))\n"
-        b"(assert (>= X_1 0))\n(assert (or (and (>= Y_0 (+ X_0 (* 2 X_1)))) (<= Y_0 -1e3)))\n"
+        b"(assert (>= X_1 0))\n(assert (or (and (>= Y_0 (+ X_0 (* 2 X_1)))) (<= Y_0 -1e3)))\n",
+        b"(vnnlib-version <2.1>)\n(declare-network f\n  (declare-input X real [2,2])\n"
+        b'  (declare-hidden H real [3] "Relu_0")\n  (declare-output Y float32 [])\n)\n'
+        b"(declare-network g (equal-to f) (declare-input A real [2,2])\n"
+        b"  (declare-output B float32 []))\n"
+        b"; two copies\n(assert (== X[0,1] A[0,1]))\n(assert (or (< Y -0.5) (!= (- B) (* 2 B))))\n"
+        b"(assert (or (and (<= X[0,0] 0.25) (>= X[0,0] 0)) (and (<= X[0,0] 3) (>= X[0,0] 2.5))))\n",
     ]
 
 
@@ -289,9 +296,12 @@ def read_label_table(path: Path) -> Any:
 
 
 def read_vnnlib_text(path: Path) -> Any:
-    from qll.verify.vnnlib import read_vnnlib
+    from qll.exchange.cases import cases
+    from qll.exchange.files import read
 
-    return read_vnnlib(path).condition
+    document = read(path)
+    found = [(case.sides, case.constraints, case.conditions) for case in islice(cases(document), 9)]
+    return document.networks, list(islice(document.bounds.atoms(), 99)), found
 
 
 def files_of_a_run(name: str) -> Callable[[], list[bytes]]:

@@ -11,6 +11,7 @@ import torch
 from verify_cases import chain, sizes_of
 
 from qll.bounds.crown import Boxes, Crown, DenseChain
+from qll.exchange.files import read
 from qll.formula.hard import Min, affine
 from qll.networks import ReluForm, load
 from qll.verify import boxes, clock
@@ -18,23 +19,18 @@ from qll.verify.backend import BACKENDS, Budget
 from qll.verify.backends.bab import BranchAndBound
 from qll.verify.boxes import BoxProver
 from qll.verify.certificate import certify
+from qll.verify.documents import queries
 from qll.verify.query import Query
 from qll.verify.verdict import Reason, Status
-from qll.verify.vnnlib import read_vnnlib
 
 pytest.importorskip("numba")
 
 
 def acas_query(shared: Path, network: str, prop: int) -> Query:
     folder = shared / "corpus" / "acasxu"
-    specification = read_vnnlib(folder / f"prop_{prop}.vnnlib")
-    return Query(
-        load(folder / f"ACASXU_run2a_{network}_batch_2000.onnx"),
-        specification.lower,
-        specification.upper,
-        specification.condition,
-        tie_violates=True,
-    )
+    network_ = load(folder / f"ACASXU_run2a_{network}_batch_2000.onnx")
+    (query,) = queries(read(folder / f"prop_{prop}.vnnlib"), network_)
+    return query
 
 
 @pytest.mark.parametrize(

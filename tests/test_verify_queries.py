@@ -21,7 +21,6 @@ from qll.verify.condition import compile_condition, obligations, substitute
 from qll.verify.judge import Worth, judge
 from qll.verify.query import Query
 from qll.verify.verdict import Reason, Status, Verdict
-from qll.verify.vnnlib import parse_vnnlib
 
 IDENTITY = chain((np.eye(2), [0.0, 0.0]), (np.eye(2), [0.0, 0.0]))
 BELOW_ONE = affine([(("y", 0), 1.0)], -1.0)
@@ -199,46 +198,6 @@ def test_a_float32_network_whose_exact_fold_differs(seed: int) -> None:
     else:  # satisfied in exact arithmetic, whatever the run time says
         assert judgement.worth is Worth.NOTHING
         assert verdict.status is not Status.FALSIFIED
-
-
-VNNLIB = """
-; a comment
-(declare-const X_0 Real)
-(declare-const X_1 Real)
-(declare-const Y_0 Real)
-(declare-const Y_1 Real)
-(assert (<= X_0 1.0)) (assert (>= X_0 -1.0))
-(assert (<= X_1 0.5)) (assert (>= X_1 -0.5))
-(assert (or (and (>= Y_0 Y_1) (>= Y_0 0.75)) (and (<= (+ Y_0 (* 2.0 Y_1)) -3.0))))
-"""
-
-
-def test_vnnlib_is_read_with_ties() -> None:
-    found = parse_vnnlib(VNNLIB)
-    assert found.lower.tolist() == [-1.0, -0.5]
-    assert found.upper.tolist() == [1.0, 0.5]
-    query = Query(IDENTITY, found.lower, found.upper, found.condition, tie_violates=True)
-    verdict = BACKENDS["bab"]().decide([query], Budget())[0]
-    assert verdict.status is Status.FALSIFIED
-    assert verdict.witness is not None
-    assert verdict.witness[0] >= 0.75
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "(assert",
-        ")",
-        "(declare-const Z_0 Real)",
-        "(declare-const X_0 Real)(assert (<= (* X_0 X_0) 1))",
-        "(check-sat)",
-        "(declare-const X_0 Real)(assert (<= X_0 one))",
-    ],
-)
-def test_bad_vnnlib_is_named(text: str) -> None:
-    with pytest.raises(InputError) as caught:
-        parse_vnnlib(text)
-    assert_three_parts(caught.value)
 
 
 def test_the_reference_agrees_and_says_who_it_is() -> None:

@@ -8,11 +8,14 @@ from fractions import Fraction
 
 from qll.exchange.document import All, Assertion, Atom, Bounds
 from qll.exchange.expressions import WHOLE, Reader
+from qll.exchange.scanner import END
 from qll.formula.hard import MOST_NORMAL
 
 # (assert (<= X_3 0.5)) and (assert (<= X[0,3] 0.5)): most of most files.
 _SIMPLE = re.compile(
-    r"\s*\(assert\s+\(([<>]=)\s+([A-Za-z]\w{0,200}(?:\[[\d,]{1,200}\])?)\s+(-?\d{1,30}\.\d{1,30})\)\s*\)"
+    r"\s*\(assert\s+\(([<>]=)\s+(?P<at>[A-Za-z]\w{0,200}(?:\[[\d,]{1,200}\])?)\s+"
+    r"(-?\d{1,30}\.\d{1,30})\)\s*\)",
+    re.ASCII,
 )
 
 
@@ -55,7 +58,5 @@ class Gathered:
 
     def finish(self) -> tuple[Assertion, ...]:
         if not self.count:
-            raise self.reader.error(
-                "nothing is asserted", "at least one 'assert'", "the end of the file"
-            )
+            raise self.reader.error("nothing is asserted", "at least one 'assert'", END)
         return tuple(self.others)

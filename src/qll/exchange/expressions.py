@@ -10,15 +10,17 @@ from typing import TypeAlias
 
 from qll.errors import FormulaError
 from qll.exchange.document import All, Assertion, Atom, Some, conjunction, disjunction, negation
-from qll.exchange.scanner import MOST_DEPTH, Scanner
+from qll.exchange.scanner import MOST_DEPTH, Scanner, described
 from qll.formula.hard import ZERO, Slot, is_usable
 
 MOST_ATOMS = 20_000_000
 MOST_DIGITS = 400
 MOST_BITS = 1 << 12  # of a product of literals
-_NUMBER = re.compile(r"([-+]?)(\d*)(?:\.(\d*))?(?:[eE]([-+]?\d{1,4}))?$")
+_NUMBER = re.compile(r"([-+]?)(\d*)(?:\.(\d*))?(?:[eE]([-+]?\d{1,4}))?$", re.ASCII)
 _BOUND = re.compile(
-    r"\s*\(([<>]=)\s+([A-Za-z]\w{0,200}(?:\[[\d,]{1,200}\])?)\s+(-?\d{1,30}(?:\.\d{1,30})?)\)"
+    r"\s*\(([<>]=)\s+(?P<at>[A-Za-z]\w{0,200}(?:\[[\d,]{1,200}\])?)\s+"
+    r"(-?\d{1,30}(?:\.\d{1,30})?)\)",
+    re.ASCII,
 )
 WHOLE = frozenset(f"{sign}int{size}" for sign in ("", "u") for size in (4, 8, 16, 32, 64))
 _COMPARISONS = ("<=", ">=", "<", ">", "==", "=", "!=", "distinct")
@@ -69,8 +71,7 @@ class Reader:
             raise self.error(f"{what} is not complete", f"'{wanted}'", described(found))
 
     def error(self, what: str, expected: str, found: str, at: Place | None = None) -> FormulaError:
-        fix = "write the query with linear comparisons, 'and' and 'or' over declared elements"
-        return self.scanner.error(what, expected, found, fix, at=at)
+        return self.scanner.error(what, expected, found, at=at)
 
     # --- assertions ---
 
@@ -222,11 +223,12 @@ class Reader:
         self, terms: Terms, constant: Fraction, more: Terms, other: Fraction, place: Place
     ) -> tuple[Terms, Fraction]:
         if terms and more:
-            raise self.error(
+            raise self.scanner.error(
                 "a product of two variables is not linear",
                 "at most one factor with a variable",
                 "two",
-                place,
+                "bound it by linear comparisons: no others can be decided",
+                at=place,
             )
         factor, rest = (constant, more) if more else (other, terms)
         scaled, product = [(slot, c * factor) for slot, c in rest], constant * other
@@ -273,7 +275,3 @@ class Reader:
 def _short(value: Fraction) -> Fraction:
     """One object for all the coefficients 1 and -1."""
     return _UNITS.get(value, value) if value.denominator == 1 else value  # type: ignore[call-overload]
-
-
-def described(token: str) -> str:
-    return f"'{token}'" if token else "the end of the file"

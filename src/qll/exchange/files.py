@@ -6,8 +6,7 @@ from pathlib import Path
 
 from qll.exchange import scanner as scan
 from qll.exchange.document import Document
-from qll.exchange.expressions import described
-from qll.exchange.scanner import Scanner
+from qll.exchange.scanner import COPY, Scanner, described
 from qll.exchange.version1 import read_version1
 from qll.exchange.version2 import read_version2
 
@@ -26,7 +25,9 @@ def _read(scanner: Scanner) -> Document:
     """Version 2 says so in its first statement."""
     token = scanner.token()
     if token != "(":  # noqa: S105
-        raise scanner.error("this is not VNN-LIB", "a statement in brackets", described(token))
+        raise scanner.error(
+            "this is not VNN-LIB", "a statement in brackets", described(token), COPY
+        )
     command = scanner.token()
     if command == "vnnlib-version":
         return read_version2(scanner)

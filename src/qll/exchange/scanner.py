@@ -23,8 +23,12 @@ MOST_TOKEN = 2048
 MOST_DEPTH = 100  # of brackets in one statement
 
 # A name takes its indices with it: X[0, 3] is one token.
-_TOKEN = re.compile(r"""[()]|"(?:[^"\\\n]|\\.)*"|[^\s()\[\];"]+(?:\[[\d,\s]*\])?|\[[\d,\s]*\]""")
-_SPACE = re.compile(r"\s*")
+_TOKEN = re.compile(
+    r"""[()]|"(?:[^"\\\n]|\\.)*"|[^\s()\[\];"]+(?:\[[\d,\s]*\])?|\[[\d,\s]*\]""", re.ASCII
+)
+_SPACE = re.compile(r"\s*", re.ASCII)
+END = "the end of the file"
+COPY = "check that the file is VNN-LIB and was copied whole"
 _GZIP = b"\x1f\x8b"
 
 
@@ -71,17 +75,21 @@ class Scanner:
                 return
         self._next = end
 
+    def undeclared(self, name: str, known: str) -> FormulaError:
+        fix = "correct the name, or declare it before the first assertion"
+        return self.error("a name is not declared", known, described(name), fix)
+
     def all_of(self, pattern: re.Pattern[str]) -> Iterator[re.Match[str]]:
         """What ``pattern`` finds from here on, one directly after the other: the short cut for the
-        many statements of one simple kind. A match must be shorter than a token may be; its first
-        group is the place of an error."""
+        many statements of one simple kind. A match must be shorter than a token may be; its group
+        ``at`` is the place of an error."""
         while True:
             if len(self._text) - self._next < MOST_TOKEN and not self._ended:
                 self._more()
             found = pattern.match(self._text, self._next)
             if found is None:
                 return
-            self._begin, self._next = found.start(1), found.end()
+            self._begin, self._next = found.start("at"), found.end()
             yield found
 
     def place(self) -> tuple[int, int]:
@@ -114,7 +122,7 @@ class Scanner:
             what,
             expected=expected,
             found=found[:80],
-            fix=fix or "check that the file is VNN-LIB and was copied whole",
+            fix=fix or (COPY if found == END else "correct the query at this place"),
             where=f"{self.source}:{line}:{column}",
         )
 
@@ -149,6 +157,10 @@ def open_text(path: Path) -> Iterator[Scanner]:
 
 def text(content: str, source: str = "<text>") -> Scanner:
     return Scanner(io.StringIO(content), source)
+
+
+def described(token: str) -> str:
+    return f"'{token}'" if token else END
 
 
 def unreadable(path: str, found: str) -> FormulaError:

@@ -9,12 +9,12 @@ from typing import Literal
 from qll.errors import FormulaError
 from qll.exchange.assertions import Gathered
 from qll.exchange.document import MOST_ELEMENTS, Bounds, Declaration, Document, Tensor
-from qll.exchange.expressions import Place, Reader, described
-from qll.exchange.scanner import MOST_DEPTH, Scanner
+from qll.exchange.expressions import Place, Reader
+from qll.exchange.scanner import END, MOST_DEPTH, Scanner, described
 from qll.formula.hard import Slot
 
-_NAME = re.compile(r"([XY])_(\d{1,9})$")
-_DECLARED = re.compile(r"\s*\(declare-const\s+([XY])_(\d{1,9})\s+Real\s*\)")
+_NAME = re.compile(r"([XY])_(\d{1,9})$", re.ASCII)
+_DECLARED = re.compile(r"\s*\(declare-const\s+(?P<at>[XY])_(\d{1,9})\s+Real\s*\)", re.ASCII)
 # Commands of SMT-LIB that ask for nothing but the answer.
 _IGNORED = ("set-logic", "set-info", "set-option", "check-sat", "get-model", "exit")
 
@@ -100,7 +100,7 @@ class _Version1:
     def resolve(self, name: str) -> tuple[Slot, str]:
         found = _NAME.match(name)
         if found is None or int(found.group(2)) not in self.names[found.group(1)]:
-            raise self.error("a name is not declared", "a declared X_i or Y_j", described(name))
+            raise self.scanner.undeclared(name, "a declared X_i or Y_j")
         return ("x" if found.group(1) == "X" else "y", int(found.group(2))), "real"
 
     def skip(self) -> None:
@@ -120,7 +120,7 @@ class _Version1:
         for letter, kind in kinds:
             names = self.names[letter]
             if not names.count:
-                raise self.error(f"no {kind} is declared", f"{letter}_0", "the end of the file")
+                raise self.error(f"no {kind} is declared", f"{letter}_0", END)
             if names.count != len(names.seen):
                 missing = f"no {letter}_{names.seen.index(0)}"
                 last = f"{letter}_{len(names.seen) - 1}"

@@ -15,8 +15,8 @@ from typing import Literal
 from qll.errors import FormulaError
 from qll.exchange.assertions import Gathered
 from qll.exchange.document import MOST_ELEMENTS, REAL, Bounds, Declaration, Document, Tensor
-from qll.exchange.expressions import Place, Reader, described
-from qll.exchange.scanner import Scanner
+from qll.exchange.expressions import Place, Reader
+from qll.exchange.scanner import Scanner, described
 from qll.formula.hard import Slot
 
 VERSIONS = ("2.0", "2.1")
@@ -26,7 +26,7 @@ ELEMENTS = (
     "float8e5m2fnuz", "float4e2m1", "int64", "int32", "int16", "int8", "int4", "uint64", "uint32",
     "uint16", "uint8", "uint4", "bool", "string", "complex64", "complex128", REAL,
 )  # fmt: skip
-_VERSION = re.compile(r"<(\d{1,4})\.(\d{1,4})>$")
+_VERSION = re.compile(r"<(\d{1,4})\.(\d{1,4})>$", re.ASCII)
 _NAME = re.compile(r"[A-Za-z][\w\-]*$", re.ASCII)
 _INDEXED = re.compile(r"([A-Za-z][\w\-]*)(?:\[([\d,\s]*)\])?$", re.ASCII)
 _KINDS: dict[str, Literal["input", "hidden", "output"]] = {
@@ -304,7 +304,7 @@ class _Version2:
         found = _INDEXED.match(name)
         entry = None if found is None else self.elements.get(found.group(1))
         if found is None or entry is None:
-            raise self.error("a name is not declared", self.declared(), described(name))
+            raise self.scanner.undeclared(name, self.declared())
         tensor = entry.tensor
         indices = (found.group(2) or "").replace(",", " ").split()
         if len(indices) != len(tensor.shape):

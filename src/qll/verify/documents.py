@@ -44,7 +44,6 @@ class Answer(StrEnum):
 class Decision:
     answer: Answer
     witness: Array | None = None  # all inputs, in the order of the document
-    cases: int = 0
     notes: tuple[str, ...] = ()
 
 
@@ -74,7 +73,6 @@ class _Decider:
         self.engine = BACKENDS[backend]()
         self.seed = seed
         self.notes: dict[str, None] = {}
-        self.count = 0
         self.witness: Array | None = None
         self.given_up = False  # some case is unknown for another reason than time
 
@@ -83,7 +81,7 @@ class _Decider:
         return self.end - time.monotonic()
 
     def run(self) -> Decision:
-        waiting = self.questions()
+        waiting = _questions(self.document, self.network, self.notes)
         first = list(islice(waiting, CHUNK))
         if len(first) == 1:
             open_ = self.ask(first, self.left)
@@ -112,35 +110,7 @@ class _Decider:
             answer = Answer.TIMED_OUT
         else:
             answer = Answer.UNKNOWN if self.given_up else Answer.UNSAT
-        return Decision(answer, self.witness, self.count, tuple(self.notes))
-
-    def questions(self) -> Iterator[_Asked]:
-        boxes: Boxes | None = None
-        for case in cases(self.document):
-            require_bounds(case)
-            boxes = boxes or Boxes(case)
-            self.count += 1
-            yield self.question(case, *boxes.of(case))
-
-    def question(self, case: Case, lower: Array, upper: Array) -> _Asked:
-        known = inexact_inputs(case)
-        condition, constraints = case.condition, case.constraints
-        if known:
-            self.notes[FIXED_NOTE] = None
-            condition = substitute(condition, known)
-            constraints = tuple(c for c in (substitute(c, known) for c in constraints))  # type: ignore[misc]
-        # Where all is strict, a tie is no violation; where some is, ties are looked at apart.
-        strict = [atom.strict for atom in atoms(condition)]
-        query = Query(
-            self.network,
-            lower,
-            upper,
-            hard_form(condition),
-            tuple(_at_most(c) for c in constraints),
-            tie_violates=not (strict and all(strict)),
-            name=self.document.source,
-        )
-        return _Asked(case, query, any(strict) and not all(strict))
+        return Decision(answer, self.witness, tuple(self.notes))
 
     def ask(self, asked: list[_Asked], seconds: float) -> list[_Asked]:
         """Those that need more time."""
@@ -202,6 +172,38 @@ class _Decider:
                 return True
         exact = [(v, v) for v in self.network.evaluate_exact(point)]
         return _surely(node, x, exact)
+
+
+def queries(document: Document, network: Network) -> Iterator[Query]:
+    """The document's cases as queries; it is satisfiable iff one of them is falsified, but for
+    strict comparisons, which are closed here unless all of them are strict."""
+    return (asked.query for asked in _questions(document, network, {}))
+
+
+def _questions(document: Document, network: Network, notes: dict[str, None]) -> Iterator[_Asked]:
+    boxes: Boxes | None = None
+    for case in cases(document):
+        require_bounds(case)
+        boxes = boxes or Boxes(case)
+        known = inexact_inputs(case)
+        condition: Assertion = case.condition
+        constraints: tuple[Assertion, ...] = case.constraints
+        if known:
+            notes[FIXED_NOTE] = None
+            condition = substitute(condition, known)
+            constraints = tuple(substitute(c, known) for c in constraints)
+        strict = [atom.strict for atom in atoms(condition)]
+        lower, upper = boxes.of(case)
+        query = Query(
+            network,
+            lower,
+            upper,
+            hard_form(condition),
+            tuple(_at_most(c) for c in constraints),
+            tie_violates=not (strict and all(strict)),
+            name=document.source,
+        )
+        yield _Asked(case, query, any(strict) and not all(strict))
 
 
 def _at_most(atom: Assertion) -> Affine:
