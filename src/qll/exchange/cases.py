@@ -24,7 +24,7 @@ from qll.exchange.document import (
 from qll.formula.hard import ZERO
 
 # Cases from products of disjunctions; one disjunction alone may have as many as it likes.
-MOST_PRODUCTS = 10_000
+MOST_PRODUCTS = 1000
 
 
 @dataclass(frozen=True)
@@ -112,35 +112,38 @@ def _is_tighter(side: str, found: Side, known: Side) -> bool:
 
 def cases(document: Document) -> Iterator[Case]:
     """Every way to fulfil the inputs' part of the document; the outputs' part is in each case."""
-    start: Case | None = Case(document)
-    if any(Case(document).is_empty_at(index) for index in document.bounds.narrow()):
+    whole = Case(document)
+    start: Case | None = whole
+    if any(whole.is_empty_at(index) for index in document.bounds.narrow()):
         return
-    splits, wholes = [], []
+    splits = []
     for assertion in document.assertions:
         if isinstance(assertion, Some) and _splits(assertion):
             splits.append(assertion)
         elif start is not None:
             start = start.with_part(assertion)
-    if start is None:
-        return
-    splits.sort(key=lambda some: len(some.parts))
-    product, chosen = 1, list[Some]()
-    for split in splits:
+    yield from _split(start, splits)
+
+
+def _chosen(case: Case, splits: list[Some]) -> tuple[Case | None, list[Some]]:
+    """Which disjunctions to split: the short ones, while their product is small. Of the others, the
+    case gets what all their parts agree on, and keeps the rest as a condition."""
+    chosen, product = list[Some](), 1
+    found: Case | None = case
+    for split in sorted(splits, key=lambda some: len(some.parts)):
         product *= len(split.parts)
-        if chosen and product > MOST_PRODUCTS:
-            wholes.append(split)
-        else:
+        if not chosen or product <= MOST_PRODUCTS:
             chosen.append(split)
-    for whole in wholes:  # too many to split: what all their parts agree on, and the rest as it is
-        around = start.with_part(conjunction([*_hull(whole), whole]))
-        if around is None:
-            return
-        start = around
-    yield from _split(start, chosen)
+        elif found is not None:
+            found = found.with_part(conjunction([*_hull(split), split]))
+    return found, chosen
 
 
-def _split(case: Case, splits: list[Some]) -> Iterator[Case]:
+def _split(start: Case | None, splits: list[Some]) -> Iterator[Case]:
     """The products, one at a time: a million boxes are not kept at once."""
+    case, splits = (None, []) if start is None else _chosen(start, splits)
+    if case is None:
+        return
     if not splits:
         yield case
         return
@@ -151,9 +154,10 @@ def _split(case: Case, splits: list[Some]) -> Iterator[Case]:
         found = case.with_part(part)
         if found is None:
             continue
-        inner = [p for p in found.conditions if isinstance(p, Some) and _splits(p)]
+        known, new = len(case.conditions), found.conditions[len(case.conditions) :]
+        inner = [p for p in new if isinstance(p, Some) and _splits(p)]
         if inner or rest:  # disjunctions within the part, and those still to come
-            kept = tuple(p for p in found.conditions if not _splits(p))
+            kept = (*found.conditions[:known], *(p for p in new if not _splits(p)))
             yield from _split(replace(found, conditions=kept), [*inner, *rest])
             continue
         # Parts that differ only in what they say of the outputs are one case.

@@ -25,9 +25,7 @@ def _read(scanner: Scanner) -> Document:
     """Version 2 says so in its first statement."""
     token = scanner.token()
     if token != "(":  # noqa: S105
-        raise scanner.error(
-            "this is not VNN-LIB", "a statement in brackets", described(token), COPY
-        )
+        raise scanner.error("this is not VNN-LIB", "a statement", described(token), COPY)
     command = scanner.token()
     if command == "vnnlib-version":
         return read_version2(scanner)

@@ -191,7 +191,10 @@ def _questions(document: Document, network: Network, notes: dict[str, None]) -> 
         if known:
             notes[FIXED_NOTE] = None
             condition = substitute(condition, known)
-            constraints = tuple(substitute(c, known) for c in constraints)
+            replaced = [substitute(c, known) for c in constraints]
+            if not all(_surely(c, [], []) for c in replaced if isinstance(c, Atom) and not c.terms):
+                continue  # no point of the region is left
+            constraints = tuple(c for c in replaced if not isinstance(c, Atom) or c.terms)
         strict = [atom.strict for atom in atoms(condition)]
         lower, upper = boxes.of(case)
         query = Query(
