@@ -28,8 +28,9 @@ from qll.formula.parse import parse_specification
 from qll.networks import load
 from qll.property import Property
 from qll.verify.backend import BACKENDS, Budget
-from qll.verify.certificate import Subject, Unwritable, certify
+from qll.verify.certificate import Unwritable, certify
 from qll.verify.query import Query
+from qll.verify.subject import Subject
 from qll.verify.verdict import Status
 
 

@@ -20,8 +20,9 @@ from qll.networks import Network, load
 from qll.properties import parse
 from qll.property import Property
 from qll.verify.backend import BACKENDS, Budget
-from qll.verify.certificate import Subject, certify
+from qll.verify.certificate import certify
 from qll.verify.query import Query
+from qll.verify.subject import Subject
 from qll.verify.verdict import Status, Verdict
 
 ROBUST = """

@@ -18,8 +18,9 @@ from qll.formula.parse import parse_specification
 from qll.formula.show import show_specification
 from qll.networks import Network, load
 from qll.properties import parse
-from qll.verify.certificate import certify, explicit
+from qll.verify.certificate import certify
 from qll.verify.query import Query
+from qll.verify.subject import explicit
 from qll.verify.verdict import Status, Verdict
 
 

@@ -47,9 +47,9 @@ class Statement:
         return "\n".join([*lines, "property:", *self._text()])
 
     def _text(self) -> list[str]:
+        """Line by line only if it was found to be canonical, which is before there is a region."""
         text = self.header.text
-        plain = text.isascii() and text.replace("\n", "").isprintable()
-        lines = text.rstrip("\n").split("\n") if plain else [ascii(text)]
+        lines = [ascii(text)] if self.region is None else text.rstrip("\n").split("\n")
         return [f"    {line}" for line in lines]
 
     @property

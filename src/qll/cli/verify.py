@@ -101,6 +101,8 @@ def verify(
     if certificate is not None or certified:
         _warn(handle)
     journal = Journal(out, problem)
+    if len(problem):
+        problem.write_claim()
     with journal, _Board(len(problem), journal.known) as board:
         left = [i for i in range(len(problem)) if i not in journal.known]
         for index, verdict in decide_all(problem, left, workers=workers):

@@ -215,6 +215,13 @@ class Problem:
             return verdict
         return replace(verdict, witness=verdict.witness.reshape(self.points.shape[1:]))
 
+    def write_claim(self) -> None:
+        """What is asked, into the folder of the certificates."""
+        from qll.verify.subject import write_claim
+
+        if self.certificates is not None:
+            write_claim(self.certificates, self)
+
     def _finish(self, index: int, query: Query, verdict: Verdict) -> Verdict:
         """Certificates, if they were asked for; the proof itself stays in this process."""
         wanted = self.certified or self.certificates is not None
@@ -222,9 +229,10 @@ class Problem:
         if not wanted or not verdict.decided or verdict.vacuous:
             return replace(verdict, proof=None)
         from qll.verify import certificate
+        from qll.verify.subject import Subject
 
         pattern = None if self.labels is None else self.labels[index]
-        subject = certificate.Subject.of(self.prop, self.points[index], pattern)
+        subject = Subject.of(self.prop, self.points[index], pattern)
         confirmed, data = certificate.confirm(query, verdict, subject)
         if data is None:
             # What was asked for and is not there must be said, whoever is believed.
@@ -375,6 +383,8 @@ def verify(
         std=std,
         seed=seed,
     )
+    if problem.certificates is not None and len(problem):
+        problem.write_claim()
     found: dict[int, Verdict] = {}
     for index, verdict in decide_all(problem, range(len(problem)), jobs=jobs):
         found[index] = verdict

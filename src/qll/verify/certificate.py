@@ -10,11 +10,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import zlib
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
-from fractions import Fraction
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -42,15 +40,13 @@ from qll.audit.layout import (
 from qll.bounds.chain import Node
 from qll.bounds.groups import Groups
 from qll.files import write_atomically, write_error
-from qll.formula.hard import Affine, HardForm, Max
-from qll.formula.parse import parse_specification
-from qll.formula.question import canonical, question
+from qll.formula.question import question
 from qll.formula.rewrite import Shape
-from qll.property import Property
 from qll.verify.boxes import _conjunctions as conjunctions
 from qll.verify.condition import Any_, Array, Both, Tree, obligations
 from qll.verify.proof import Boxes, ByConstruction, Outcome, Trail
 from qll.verify.query import Query
+from qll.verify.subject import Subject, explicit, short
 from qll.verify.verdict import Evidence, Reason, Status, Verdict
 
 LEAST_WEIGHT = 1e-4  # of an objective in a mixture: the prover's own floor
@@ -59,27 +55,6 @@ PRECISIONS = (8, 16, 32)  # bits of alpha and delta, from coarse to fine
 SUFFIX = ".qllcert"
 
 Path_: TypeAlias = list[Trail]
-
-
-@dataclass(frozen=True, eq=False)
-class Subject:
-    """What a query was made from: the property's canonical text, which holds the values of its
-    parameters in their declared units, the labels and the data point."""
-
-    text: str
-    labels: tuple[int, ...] | None
-    x0: Array
-
-    @classmethod
-    def of(cls, prop: Property, x0: Array, labels: int | Sequence[int] | None = None) -> Subject:
-        pattern = (int(labels),) if isinstance(labels, (int, np.integer)) else labels
-        values = {p.name: prop.value_of(p.name) for p in prop.specification.parameters}
-        spoken = pattern is not None and prop.uses_labels
-        return cls(
-            canonical(prop.specification, values),
-            tuple(sorted({int(v) for v in pattern or ()})) if spoken else None,
-            np.asarray(x0, dtype=np.float64).reshape(-1),
-        )
 
 
 def certify(query: Query, verdict: Verdict, subject: Subject | None = None) -> tuple[bytes, Answer]:
@@ -118,47 +93,6 @@ def pack(header: Header, arrays: dict[str, Any]) -> bytes:
     parts = [len(head).to_bytes(4, "little"), head, *(a.tobytes() for a in raw.values())]
     body = zlib.compress(b"".join(parts), 9)
     return MAGIC + hashlib.sha256(body).digest() + body
-
-
-def explicit(query: Query) -> Subject:
-    """A query that did not come from a property, as the text of one."""
-
-    def numbers(values: Array) -> str:
-        return "[" + ", ".join(repr(float(v)) for v in values) + "]"
-
-    region = [f"box({numbers(query.lower)}, {numbers(query.upper)})"]
-    region += [_text(constraint) for constraint in query.constraints]
-    text = f"forall x in {' and '.join(region)}:\n  {_text(query.condition)}\n"
-    return Subject(canonical(parse_specification(text)), None, query.lower)
-
-
-def _text(form: HardForm) -> str:
-    if isinstance(form, Affine):
-        # Times a positive integer it says the same, and sums of floats are exact.
-        numbers = [c for _, c in form.terms] + [Fraction(form.constant)]
-        scale = math.lcm(*(c.denominator >> _twos(c.denominator) for c in numbers))
-        terms = [(f"*{source}[{index}]", c) for (source, index), c in form.terms]
-        parts = [
-            f"{v!r}{name}" for name, c in [*terms, ("", numbers[-1])] for v in _floats(c * scale)
-        ]
-        return f"{' + '.join(parts) or '0'} <= 0"
-    if not form.parts:
-        return "top" if isinstance(form, Max) else "bottom"
-    sign = " and " if isinstance(form, Max) else " or "
-    return sign.join(f"({_text(part)})" for part in form.parts)
-
-
-def _twos(value: int) -> int:
-    return (value & -value).bit_length() - 1
-
-
-def _floats(value: Fraction) -> list[float]:
-    """Floats whose sum is a dyadic fraction."""
-    found = []
-    while value:
-        found.append(float(value))
-        value -= Fraction(found[-1])
-    return found
 
 
 def confirm(
@@ -214,8 +148,8 @@ def _header(query: Query, verdict: Verdict, subject: Subject) -> Header:
         format=FORMAT,
         verdict=str(verdict.status),
         network=network.sha256,
-        mean=_short(mean, network.input_shape),
-        std=_short(std, network.input_shape),
+        mean=short(mean, network.input_shape),
+        std=short(std, network.input_shape),
         text=subject.text,
         labels=subject.labels,
         tie_violates=query.tie_violates,
@@ -223,18 +157,6 @@ def _header(query: Query, verdict: Verdict, subject: Subject) -> Header:
         region=digest(query.lower.tobytes(), query.upper.tobytes()),
         precision=PRECISIONS[0],
     )
-
-
-def _short(values: Array | None, shape: tuple[int, ...]) -> tuple[float, ...] | None:
-    """One number, or one a channel, where that says it all."""
-    if values is None:
-        return None
-    if (values == values[0]).all():
-        return (float(values[0]),)
-    rows = values.reshape(shape[0], -1)
-    if (rows == rows[:, :1]).all():
-        return tuple(float(v) for v in rows[:, 0])
-    return tuple(float(v) for v in values)
 
 
 def _writer(query: Query, verdict: Verdict) -> _Writer:

@@ -1,0 +1,127 @@
+"""What a certificate is about: a property, labels and a data point; or a query's own text."""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from qll.files import write_atomically, write_error
+from qll.formula.hard import Affine, HardForm, Max
+from qll.formula.parse import parse_specification
+from qll.formula.question import canonical
+from qll.property import Property
+from qll.verify.condition import Array
+from qll.verify.query import Query
+
+if TYPE_CHECKING:
+    from qll.verify.api import Problem
+
+CLAIM = "claim.toml"
+
+
+@dataclass(frozen=True, eq=False)
+class Subject:
+    """What a query was made from: the property's canonical text, which holds the values of its
+    parameters in their declared units, the labels and the data point."""
+
+    text: str
+    labels: tuple[int, ...] | None
+    x0: Array
+
+    @classmethod
+    def of(cls, prop: Property, x0: Array, labels: int | Sequence[int] | None = None) -> Subject:
+        pattern = (int(labels),) if isinstance(labels, (int, np.integer)) else labels
+        values = {p.name: prop.value_of(p.name) for p in prop.specification.parameters}
+        spoken = pattern is not None and prop.uses_labels
+        return cls(
+            canonical(prop.specification, values),
+            tuple(sorted({int(v) for v in pattern or ()})) if spoken else None,
+            np.asarray(x0, dtype=np.float64).reshape(-1),
+        )
+
+
+def explicit(query: Query) -> Subject:
+    """A query that did not come from a property, as the text of one."""
+
+    def numbers(values: Array) -> str:
+        return "[" + ", ".join(repr(float(v)) for v in values) + "]"
+
+    region = [f"box({numbers(query.lower)}, {numbers(query.upper)})"]
+    region += [_text(constraint) for constraint in query.constraints]
+    text = f"forall x in {' and '.join(region)}:\n  {_text(query.condition)}\n"
+    return Subject(canonical(parse_specification(text)), None, query.lower)
+
+
+def _text(form: HardForm) -> str:
+    if isinstance(form, Affine):
+        # Times a positive integer it says the same, and sums of floats are exact.
+        numbers = [c for _, c in form.terms] + [Fraction(form.constant)]
+        scale = math.lcm(*(c.denominator >> _twos(c.denominator) for c in numbers))
+        terms = [(f"*{source}[{index}]", c) for (source, index), c in form.terms]
+        parts = [
+            f"{v!r}{name}" for name, c in [*terms, ("", numbers[-1])] for v in _floats(c * scale)
+        ]
+        return f"{' + '.join(parts) or '0'} <= 0"
+    if not form.parts:
+        return "top" if isinstance(form, Max) else "bottom"
+    sign = " and " if isinstance(form, Max) else " or "
+    return sign.join(f"({_text(part)})" for part in form.parts)
+
+
+def _twos(value: int) -> int:
+    return (value & -value).bit_length() - 1
+
+
+def _floats(value: Fraction) -> list[float]:
+    """Floats whose sum is a dyadic fraction."""
+    found = []
+    while value:
+        found.append(float(value))
+        value -= Fraction(found[-1])
+    return found
+
+
+def short(values: Array | None, shape: tuple[int, ...]) -> tuple[float, ...] | None:
+    """One number, or one a channel, where that says it all."""
+    if values is None:
+        return None
+    if (values == values[0]).all():
+        return (float(values[0]),)
+    rows = values.reshape(shape[0], -1)
+    if (rows == rows[:, :1]).all():
+        return tuple(float(v) for v in rows[:, 0])
+    return tuple(float(v) for v in values)
+
+
+def write_claim(folder: Path, problem: Problem) -> Path:
+    """What was asked, beside the certificates: a start for a claim of one's own."""
+    subject = Subject.of(problem.prop, problem.points[:1])
+    scales = problem.handle.normalisation or (None, None)
+    lines = [
+        "# What these certificates are about. Whoever wrote them wrote this file as well: before",
+        "# you rely on it, see that it says what you want to be proved, and of your own files.",
+        f"property = '''\n{subject.text}'''",
+        f'network = "sha256:{problem.handle.sha256}"',
+        'points = "points.npy"',
+    ]
+    if problem.labels is not None:
+        lines.append(f"labels = {[sorted(set(row)) for row in problem.labels]}")
+    for name, values in zip(("mean", "std"), scales, strict=True):
+        said = short(values, problem.handle.input_shape)
+        lines += [] if said is None else [f"{name} = {list(said)}"]
+    content = io.BytesIO()
+    np.save(content, problem.points.reshape(len(problem), -1), allow_pickle=False)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise write_error(folder, error) from error
+    write_atomically(folder / "points.npy", content.getvalue())
+    write_atomically(folder / CLAIM, "\n".join([*lines, 'ties = "satisfy"', ""]).encode())
+    return folder / CLAIM
