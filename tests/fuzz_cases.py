@@ -247,6 +247,28 @@ def read_certificate(path: Path) -> Any:
     return unpack(data)[0]
 
 
+def claims() -> list[bytes]:
+    text = f"""
+property = "classification-robustness"
+parameters = {{epsilon = "1/10"}}
+network = "sha256:{"0123456789abcdef" * 4}"
+points = [[0.0, 0.25, 1.0], [1.0, 0.5, 0.0]]
+labels = [7, [1, 2]]
+mean = [0.5]
+std = 0.25
+ties = "violate"
+"""
+    return [text.encode(), text.replace("ties", "outputs = 8\nties").encode()]
+
+
+def read_written_claim(path: Path) -> Any:
+    from qll.audit import read_claim
+
+    found = read_claim(path)
+    assert np.isfinite(found.points).all() and len(found.network) == 64
+    return found.text, found.labels
+
+
 class Refused(Exception):
     """The checker's way to say no."""
 
@@ -330,6 +352,7 @@ READERS: dict[str, Reader] = {
     "journal": Reader(journals, read_journal, ".lines"),
     "finished journal": Reader(finished_journals, read_finished, ".json"),
     "certificate": Reader(certificates, read_certificate, ".qllcert", checked=True),
+    "claim": Reader(claims, read_written_claim, ".toml"),
     **{name: Reader(files_of_a_run(name), read_run_with(name), ".json") for name in RUN_FILES},
     "witnesses": Reader(
         files_of_a_run("counterexamples.npz"), read_run_with("counterexamples.npz"), ".npz"

@@ -1,0 +1,312 @@
+"""Small networks and claims about them that are false: each has a point that violates it, in exact
+rational arithmetic that shares nothing with prover or checker."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import onnx
+from audit_cases import hashes
+from onnx import TensorProto, helper, numpy_helper
+
+from qll.audit.bounds import Bounder
+from qll.audit.claim import Claim
+from qll.audit.layout import FORMAT, Header, digest
+from qll.audit.network import Network, NotConfirmed, read_network
+from qll.errors import QllError
+from qll.formula.parse import parse_specification
+from qll.formula.question import canonical
+from qll.formula.rewrite import Shape
+
+Layers = list[tuple[Any, Any]]
+Vector = list[Fraction]
+
+
+def model_of(layers: Layers) -> bytes:
+    """A chain of Gemm with ReLUs between, float32."""
+    nodes, stored, name = [], [], "x"
+    for k, (weight, bias) in enumerate(layers):
+        stored += [
+            numpy_helper.from_array(np.asarray(weight, np.float32), f"w{k}"),
+            numpy_helper.from_array(np.asarray(bias, np.float32), f"b{k}"),
+        ]
+        nodes.append(helper.make_node("Gemm", [name, f"w{k}", f"b{k}"], [f"z{k}"], transB=1))
+        name = f"z{k}"
+        if k + 1 < len(layers):
+            nodes.append(helper.make_node("Relu", [name], [f"a{k}"]))
+            name = f"a{k}"
+    sizes = [1, len(layers[0][0][0])], [1, len(layers[-1][1])]
+    ends = [
+        helper.make_tensor_value_info(n, TensorProto.FLOAT, s)
+        for n, s in zip(("x", name), sizes, strict=True)
+    ]
+    graph = helper.make_graph(nodes, "chain", ends[:1], ends[1:], stored)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+    model.ir_version = 8
+    onnx.checker.check_model(model)
+    return bytes(model.SerializeToString())
+
+
+def evaluate(layers: Layers, x: Vector) -> Vector:
+    """The outputs, exactly."""
+    values = x
+    for k, (weight, bias) in enumerate(layers):
+        if k:
+            values = [max(v, Fraction(0)) for v in values]
+        values = [
+            Fraction(float(b))
+            + sum(Fraction(float(w)) * v for w, v in zip(row, values, strict=True))
+            for row, b in zip(np.asarray(weight), np.asarray(bias), strict=True)
+        ]
+    return values
+
+
+@dataclass(frozen=True, eq=False)
+class False_:
+    """A false claim. ``witness`` is in its region and violates it."""
+
+    layers: Layers
+    text: str
+    x0: Any
+    lower: Any
+    upper: Any
+    witness: Vector
+    tie_violates: bool = False
+    labels: tuple[int, ...] | None = None
+
+    @cached_property
+    def model(self) -> bytes:
+        return model_of(self.layers)
+
+    @cached_property
+    def network(self) -> Network:
+        return read_network(self.model, None, None)
+
+    @cached_property
+    def shape(self) -> Shape:
+        return Shape(self.network.widths[-1], self.network.input_shape)
+
+    @cached_property
+    def header(self) -> dict[str, Any]:
+        return {
+            "format": FORMAT, "verdict": "verified", "network": digest(self.model), "mean": None,
+            "std": None, "text": self.text, "labels": self.labels, "precision": 32,
+            "tie_violates": self.tie_violates,
+            **hashes(self.text, self.labels, self.shape, self.lower, self.upper),
+        }  # fmt: skip
+
+    @cached_property
+    def claim(self) -> Claim:
+        """As the checker reads it: an attacker may use what is published."""
+        return Claim(Header(**self.header), self.x0, self.network)
+
+    @property
+    def neurons(self) -> int:
+        return sum(self.network.widths[1:-1])
+
+
+def canonical_of(region: str, body: str) -> str:
+    return canonical(parse_specification(f"forall x in {region}: {body}"))
+
+
+# --- networks ---
+
+
+def random_layers(rng: Any, scale: int = 4) -> Layers:
+    """Weights are quarters, so that neurons meet exactly at points that floats hold."""
+    inputs, outputs = int(rng.integers(1, 4)), int(rng.integers(1, 4))
+    hidden = [int(rng.integers(1, 5)) for _ in range(rng.integers(1, 4))]
+    layers = []
+    for fan_in, fan_out in itertools.pairwise([inputs, *hidden, outputs]):
+        weight = rng.integers(-2 * scale, 2 * scale + 1, (fan_out, fan_in)) / scale
+        layers.append((weight, rng.integers(-scale, scale + 1, fan_out) / scale))
+    return layers
+
+
+def large_layers(rng: Any) -> tuple[Layers, float]:
+    """relu(w x + S) - S', with large S: what is left is small beside what was summed."""
+    size = float(np.float32(rng.uniform(1, 2) * 2.0 ** int(rng.integers(10, 60))))
+    width = int(rng.integers(1, 4))
+    first = rng.uniform(-1, 1, (width, 1)).astype(np.float32), np.full(width, size)
+    share = rng.uniform(0.25, 1, (1, width)).astype(np.float32)
+    layers: Layers = [first]
+    if rng.random() < 0.5:
+        layers.append((np.eye(width), np.full(width, np.float32(-size / 2))))
+        size /= 2
+    layers.append((share, np.array([np.float32(-size * float(share.sum()))])))
+    return layers, size
+
+
+# --- what is said of them ---
+
+
+def points_of(lower: Any, upper: Any, rng: Any) -> Iterator[Vector]:
+    """Corners, the middle, and dyadic points between."""
+    ends = [(Fraction(float(a)), Fraction(float(b))) for a, b in zip(lower, upper, strict=True)]
+    yield from (list(corner) for corner in itertools.product(*ends))
+    for _ in range(24):
+        shares = [Fraction(int(rng.integers(0, 17)), 16) for _ in ends]
+        yield [a + s * (b - a) for s, (a, b) in zip(shares, ends, strict=True)]
+
+
+def largest(layers: Layers, row: Vector, lower: float, upper: float) -> tuple[Fraction, Fraction]:
+    """Of a network of one input: where ``row . y`` is largest on an interval, and what it is there,
+    by enumeration of its linear pieces."""
+    pieces = [(Fraction(lower), Fraction(upper), [(Fraction(1), Fraction(0))])]
+    for k, (weight, bias) in enumerate(layers):
+        found = []
+        for start, end, values in pieces:
+            lines = [
+                (sum(Fraction(float(w)) * a for w, (a, _) in zip(r, values, strict=True)),
+                 sum((Fraction(float(w)) * b for w, (_, b) in zip(r, values, strict=True)),
+                     Fraction(float(shift))))
+                for r, shift in zip(np.asarray(weight), np.asarray(bias), strict=True)
+            ]  # fmt: skip
+            zeros = {-b / a for a, b in lines if a} if k + 1 < len(layers) else set()
+            cuts = sorted({start, end, *(z for z in zeros if start < z < end)})
+            for one, other in itertools.pairwise(cuts) if start < end else [(start, end)]:
+                middle = (one + other) / 2
+                kept = [(a, b) if k + 1 == len(layers) or a * middle + b > 0 else
+                        (Fraction(0), Fraction(0)) for a, b in lines]  # fmt: skip
+                found.append((one, other, kept))
+        pieces = found
+    ends = {x for start, end, _ in pieces for x in (start, end)}
+    return max(
+        ((x, sum((r * v for r, v in zip(row, evaluate(layers, [x]), strict=True)), Fraction(0)))
+         for x in ends), key=lambda pair: pair[1],
+    )  # fmt: skip
+
+
+def below(value: Fraction) -> float:
+    """The largest float that is not above."""
+    found = float(value)
+    return found if Fraction(found) <= value else float(np.nextafter(found, -np.inf))
+
+
+GAPS = (0.0, 1e-300, 1e-17, 1e-15, 1e-12, 1e-6, 1e-2, 0.5, 4.0)
+Quantity = Callable[[Vector, Vector], Fraction]
+
+
+def quantities(outputs: int, inputs: int, rng: Any) -> list[tuple[str, Quantity]]:
+    """Texts of quantities with their exact meaning at (x, y)."""
+    i, j = int(rng.integers(outputs)), int(rng.integers(outputs))
+    k, c = int(rng.integers(inputs)), float(rng.integers(-3, 4))
+    found: list[tuple[str, Quantity]] = [
+        (f"y[{i}]", lambda x, y: y[i]),
+        (f"-2*y[{i}]", lambda x, y: -2 * y[i]),
+        (f"y[{i}] + {c}*x[{k}]", lambda x, y: y[i] + Fraction(c) * x[k]),
+        (f"y[{i}]/3", lambda x, y: y[i] / 3),
+    ]
+    if i != j:
+        found.append((f"y[{i}] - y[{j}]", lambda x, y: y[i] - y[j]))
+    return found
+
+
+def false_claim(rng: Any) -> False_ | None:
+    """A random one; None if no point was found that violates it, or it is no claim: vacuous, or of
+    numbers that the checker does not take."""
+    kind = rng.random()
+    make = large_claim if kind < 0.15 else bounded_claim if kind < 0.25 else plain_claim
+    claim = make(rng)
+    try:
+        return claim if claim is None or Bounder(claim.claim.network) else None
+    except (NotConfirmed, QllError):
+        return None
+
+
+def plain_claim(rng: Any) -> False_ | None:
+    """Comparisons that one point violates, in every combination, among others that hold."""
+    layers = random_layers(rng)
+    inputs, outputs = len(layers[0][0][0]), len(layers[-1][1])
+    x0 = rng.integers(-8, 9, inputs) / 4
+    width = float(rng.choice([0.0, 2.0**-52, 2.0**-20, 0.25, 1.0, 4.0]))
+    region, lower, upper = f"ball(x0, {width!r})", x0 - width, x0 + width
+    if rng.random() < 0.3:
+        lower, upper = np.full(inputs, -1.0), np.full(inputs, 1.5)
+        region = "box(-1, 1.5)"
+    points = list(points_of(lower, upper, rng))
+    if rng.random() < 0.2:  # a constraint that half of them meet
+        region += " and x[0] <= " + repr(float(x0[0]))
+        points = [p for p in points if p[0] <= Fraction(float(x0[0]))]
+    values = [(x, evaluate(layers, x)) for x in points]
+    if not values:
+        return None
+    chosen = [quantities(outputs, inputs, rng) for _ in range(int(rng.choice([1, 1, 2, 3])))]
+    parts = [options[int(rng.integers(len(options)))] for options in chosen]
+    x, y = values[int(np.argmax([float(parts[0][1](*v)) for v in values]))]
+    if inputs == 1 and "and" not in region and rng.random() < 0.7:
+        # The tightest of all: the exact maximum, wherever it is.
+        row = [Fraction(int(k == 0)) for k in range(outputs)]
+        at, _ = largest(layers, row, float(lower[0]), float(upper[0]))
+        parts, x = [("y[0]", lambda x, y: y[0])], [at]
+        y = evaluate(layers, x)
+    tie = bool(rng.random() < 0.3)
+    texts = []
+    for text, meaning in parts:
+        least, violated = threshold(meaning(x, y), float(rng.choice(GAPS)), tie)
+        if not violated:
+            return None
+        texts.append(f"({text} <= {least!r})")
+    joiner = " and " if rng.random() < 0.5 else " or "
+    body = joiner.join(texts)
+    if len(texts) > 1 and rng.random() < 0.3:
+        body = f"({body}) or {texts[0]}" if joiner == " and " else f"({body}) and {texts[0]}"
+    if rng.random() < 0.4:
+        others = [f"({body})", "(y[0] <= 1e6)"]
+        body = " and ".join(others if rng.random() < 0.5 else reversed(others))
+    return False_(layers, canonical_of(region, body), x0, lower, upper, x, tie)
+
+
+def large_claim(rng: Any) -> False_ | None:
+    """False by less than the rounding of the numbers that are summed, at a point or next to it."""
+    layers, size = large_layers(rng)
+    x0 = rng.uniform(-1, 1, 1)
+    width = float(rng.choice([0.0, 0.0, size * 2.0**-54, size * 2.0**-52]))
+    x = [Fraction(float(x0[0]))]
+    gap = size * 2.0**-53 * float(rng.choice([0.01, 0.1, 0.3, 1.0]))
+    least, violated = threshold(evaluate(layers, x)[0], gap, False)
+    text = canonical_of(f"ball(x0, {width!r})", f"y[0] <= {least!r}")
+    return False_(layers, text, x0, x0 - width, x0 + width, x) if violated else None
+
+
+def bounded_claim(rng: Any) -> False_ | None:
+    """An output that is never positive but may be 0, which is a violation here."""
+    layers = random_layers(rng)
+    weight, bias = layers[-1]
+    layers[-1] = -np.abs(weight), np.zeros(len(bias))
+    lower, upper = np.full((2, len(layers[0][0][0])), [[-2.0], [2.0]])
+    for x in points_of(lower, upper, rng):
+        if evaluate(layers, x)[0] == 0:
+            text = canonical_of("box(-2, 2)", "y[0] <= 0")
+            return False_(layers, text, lower, lower, upper, x, True)
+    return None
+
+
+def threshold(value: Fraction, gap: float, tie: bool) -> tuple[float, bool]:
+    """A float below a value by a gap or so, and whether the value then violates 'at most'."""
+    least = below(value - Fraction(gap))
+    return least, value >= Fraction(least) if tie else value > Fraction(least)
+
+
+def true_claim(rng: Any) -> False_:
+    """A property of a network of one input that holds, just so: ``witness`` is where it is nearest
+    to being violated."""
+    layers = random_layers(rng)
+    layers[0] = layers[0][0][:, :1], layers[0][1]
+    lower, upper = np.sort(rng.integers(-8, 9, 2) / 4)
+    row = [Fraction(int(k == 0)) for k in range(len(layers[-1][1]))]
+    at, value = largest(layers, row, float(lower), float(upper))
+    tie = bool(rng.random() < 0.3)
+    most = -below(-value)
+    most = float(np.nextafter(most, np.inf)) if tie and most else most
+    if tie and not most:
+        most = 1e-300
+    text = canonical_of(f"box({float(lower)!r}, {float(upper)!r})", f"y[0] <= {most!r}")
+    x0 = np.array([lower])
+    return False_(layers, text, x0, x0, np.array([upper]), [at], tie)
