@@ -13,9 +13,11 @@ test: .venv/installed
 test-slow: .venv/installed
 	$(BIN)/python -m pytest -m slow
 
-# Minutes of new damaged files for every reader, and of random graphs; for a scheduled run.
+# Minutes of new damaged files for every reader, of random graphs and of forged certificates; for a
+# scheduled run.
 fuzz: .venv/installed
 	QLL_FUZZ=$${QLL_FUZZ:-2000} $(BIN)/python -m pytest tests/test_fuzz_readers.py tests/test_fuzz_graphs.py
+	QLL_FORGERIES=$${QLL_FORGERIES:-10000} $(BIN)/python -m pytest -s -m slow tests/test_audit_forgeries.py
 
 faults: .venv/installed
 	$(BIN)/python -m pytest tests/test_faults.py tests/test_faults_load.py

@@ -106,6 +106,24 @@ def test_the_whole_claim_is_shown(tmp_path: Path) -> None:
         assert shown in done.output, shown
 
 
+NAMES = ("caf\u00e9", "c\u0430t", "it'''s", "a b", "y[0] <= 1")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_names_are_shown_by_their_signs(name: str, tmp_path: Path) -> None:
+    """Names of outputs may have any printable sign; their claims are written and compared too."""
+    text = f'outputs "{name}", dog\nforall x in box(0, 1): y["{name}"] <= 100'
+    module = nn.Sequential(nn.Linear(1, 2), nn.ReLU(), nn.Linear(2, 2))
+    (verdict,) = qll.verify(
+        parse(text), load(module, input_shape=(1,)), np.zeros((1, 1)), certificates=tmp_path
+    )
+    assert verdict.status == "verified"
+    done = run(tmp_path, "--claim", tmp_path / "claim.toml")
+    assert done.exit_code == 0, done.output
+    assert done.output.isascii() and done.output.replace("\n", "").isprintable()
+    assert f'outputs "{ascii(name)[1:-1]}"' in done.output
+
+
 def test_what_a_tie_is_is_shown() -> None:
     c = certified()[0]
     header, arrays = c.parts()

@@ -49,8 +49,10 @@ class Statement:
     def _text(self) -> list[str]:
         """Line by line only if it was found to be canonical, which is before there is a region."""
         text = self.header.text
-        lines = [ascii(text)] if self.region is None else text.rstrip("\n").split("\n")
-        return [f"    {line}" for line in lines]
+        if self.region is None:
+            return [f"    {text!a}"]
+        # Names of outputs in quotes may hold any sign but quotes and backslashes.
+        return [f"    {plain(line)}" for line in text.rstrip("\n").split("\n")]
 
     @property
     def own(self) -> str:
@@ -71,6 +73,11 @@ class Statement:
         if not self.inhabited:
             said += "; no point is known that meets the region's constraints: it may be empty"
         return said
+
+
+def plain(text: str) -> str:
+    """In printable ASCII, other signs by their numbers, as in Python."""
+    return "".join(c if " " <= c <= "~" else ascii(c)[1:-1] for c in text)
 
 
 def _row(values: Any) -> str:

@@ -40,6 +40,7 @@ def audit(
     Example: qll audit certificates --claim mine.toml
     """  # fmt: skip
     from qll.audit import read_claim
+    from qll.audit.statement import plain
     from qll.files import write_json
 
     paths, given = _certificates(folder), _network(network)
@@ -61,7 +62,7 @@ def audit(
         if not (quiet and answer.confirmed):
             word = "confirmed" if answer.confirmed else "NOT CONFIRMED"
             line = f"{path.name}: {answer.verdict}: {word}: {answer.reason[:2000]}"
-            typer.echo("\n    ".join(filter(None, (_plain(line), own))))
+            typer.echo("\n    ".join(filter(None, (plain(line), own))))
     confirmed = [row for row in rows if row["confirmed"]]
     for verdict in ("verified", "falsified", "unknown"):
         count = sum(row["verdict"] == verdict for row in rows)
@@ -127,11 +128,6 @@ def _check(
     if expected is None or answer.claim is None or not answer.confirmed:
         return answer, None
     return answer, expected.compare(answer.claim)
-
-
-def _plain(text: str) -> str:
-    """On one line and in ASCII: a file's name or reason must not rewrite what the screen says."""
-    return text if text.isascii() and text.isprintable() else ascii(text)[1:-1]
 
 
 def register(app: typer.Typer) -> None:

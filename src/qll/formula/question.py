@@ -32,8 +32,9 @@ class Question:
 
 
 def canonical(specification: Specification, parameters: Mapping[str, float] | None = None) -> str:
-    """The one text of a property and its parameters: ASCII, without comments, the values of the
-    parameters in place of their defaults. Nothing that is read is missing from it.
+    """The one text of a property and its parameters: ASCII but for names in quotes, without
+    comments, the values of the parameters in place of their defaults. Nothing that is read is
+    missing from it.
 
     >>> spec = parse_specification("parameter a: number = 1  # or 2?\\n y[0]  ≤ a", outputs=1)
     >>> canonical(spec, {"a": 0.5})

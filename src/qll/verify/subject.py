@@ -100,6 +100,14 @@ def short(values: Array | None, shape: tuple[int, ...]) -> tuple[float, ...] | N
     return tuple(float(v) for v in values)
 
 
+def _toml(text: str) -> str:
+    """As a text of several lines, unless a name in it ends that."""
+    if "'''" not in text:
+        return f"property = '''\n{text}'''"
+    signs = {'"': '\\"', "\n": "\\n"}  # there are no backslashes
+    return 'property = "' + "".join(signs.get(c, c) for c in text) + '"'
+
+
 def write_claim(folder: Path, problem: Problem) -> Path:
     """What was asked, beside the certificates: a start for a claim of one's own."""
     subject = Subject.of(problem.prop, problem.points[:1])
@@ -107,7 +115,7 @@ def write_claim(folder: Path, problem: Problem) -> Path:
     lines = [
         "# What these certificates are about. Whoever wrote them wrote this file as well: before",
         "# you rely on it, see that it says what you want to be proved, and of your own files.",
-        f"property = '''\n{subject.text}'''",
+        _toml(subject.text),
         f'network = "sha256:{problem.handle.sha256}"',
         'points = "points.npy"',
     ]
