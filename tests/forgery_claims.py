@@ -4,7 +4,8 @@ rational arithmetic that shares nothing with prover or checker."""
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
@@ -26,11 +27,33 @@ from qll.formula.rewrite import Shape
 
 Layers = list[tuple[Any, Any]]
 Vector = list[Fraction]
+# Activations of the hidden layers: ReLU, those with rational values, and curves.
+BENT: dict[str, Callable[[Fraction], Fraction]] = {
+    "relu": lambda z: max(z, Fraction(0)),
+    "leaky": lambda z: z if z >= 0 else z / 4,
+    "falling": lambda z: z if z >= 0 else -z / 2,
+    "clip": lambda z: min(max(z, Fraction(-1)), Fraction(1)),
+    "abs": abs,
+}
+SMOOTH: dict[str, Callable[[float], float]] = {
+    "sigmoid": lambda z: 1 / (1 + math.exp(-z)),
+    "tanh": math.tanh,
+}
+_NODES: dict[str, tuple[str, dict[str, Any], list[str]]] = {
+    "relu": ("Relu", {}, []), "leaky": ("LeakyRelu", {"alpha": 0.25}, []),
+    "falling": ("LeakyRelu", {"alpha": -0.5}, []), "clip": ("Clip", {}, ["least", "most"]),
+    "abs": ("Abs", {}, []), "sigmoid": ("Sigmoid", {}, []), "tanh": ("Tanh", {}, []),
+}  # fmt: skip
 
 
-def model_of(layers: Layers) -> bytes:
-    """A chain of Gemm with ReLUs between, float32."""
-    nodes, stored, name = [], [], "x"
+def model_of(layers: Layers, bent: Sequence[str] = ()) -> bytes:
+    """A chain of Gemm with activations between, float32."""
+    nodes, name = [], "x"
+    stored = [
+        numpy_helper.from_array(np.array(end, np.float32), n)
+        for n, end in (("least", -1.0), ("most", 1.0))
+        if "clip" in bent
+    ]
     for k, (weight, bias) in enumerate(layers):
         stored += [
             numpy_helper.from_array(np.asarray(weight, np.float32), f"w{k}"),
@@ -39,7 +62,8 @@ def model_of(layers: Layers) -> bytes:
         nodes.append(helper.make_node("Gemm", [name, f"w{k}", f"b{k}"], [f"z{k}"], transB=1))
         name = f"z{k}"
         if k + 1 < len(layers):
-            nodes.append(helper.make_node("Relu", [name], [f"a{k}"]))
+            kind, options, more = _NODES[bent[k] if bent else "relu"]
+            nodes.append(helper.make_node(kind, [name, *more], [f"a{k}"], **options))
             name = f"a{k}"
     sizes = [1, len(layers[0][0][0])], [1, len(layers[-1][1])]
     ends = [
@@ -53,12 +77,16 @@ def model_of(layers: Layers) -> bytes:
     return bytes(model.SerializeToString())
 
 
-def evaluate(layers: Layers, x: Vector) -> Vector:
-    """The outputs, exactly."""
+def evaluate(layers: Layers, x: Vector, bent: Sequence[str] = ()) -> Vector:
+    """The outputs, exactly (where an activation is smooth: to 12 digits)."""
     values = x
     for k, (weight, bias) in enumerate(layers):
         if k:
-            values = [max(v, Fraction(0)) for v in values]
+            name = bent[k - 1] if bent else "relu"
+            if name in SMOOTH:
+                values = [Fraction(SMOOTH[name](float(v))) for v in values]
+            else:
+                values = [BENT[name](v) for v in values]
         values = [
             Fraction(float(b))
             + sum(Fraction(float(w)) * v for w, v in zip(row, values, strict=True))
@@ -79,10 +107,18 @@ class False_:
     witness: Vector
     tie_violates: bool = False
     labels: tuple[int, ...] | None = None
+    bent: Sequence[str] = ()
 
     @cached_property
     def model(self) -> bytes:
-        return model_of(self.layers)
+        return model_of(self.layers, self.bent)
+
+    @cached_property
+    def curved(self) -> list[bool]:
+        """Of each hidden neuron, whether its activation is not ReLU."""
+        kinds = self.bent or ["relu"] * (len(self.layers) - 1)
+        widths = self.network.widths[1:-1]
+        return [kind != "relu" for kind, n in zip(kinds, widths, strict=True) for _ in range(n)]
 
     @cached_property
     def network(self) -> Network:
@@ -211,18 +247,29 @@ def quantities(outputs: int, inputs: int, rng: Any) -> list[tuple[str, Quantity]
 def false_claim(rng: Any) -> False_ | None:
     """A random one; None if no point was found that violates it, or it is no claim: vacuous, or of
     numbers that the checker does not take."""
-    kind = rng.random()
-    make = large_claim if kind < 0.15 else bounded_claim if kind < 0.25 else plain_claim
-    claim = make(rng)
+    makers = [large_claim, bounded_claim, turning_claim, curved_claim, plain_claim]
+    make = makers[int(rng.choice(5, p=[0.15, 0.1, 0.05, 0.2, 0.5]))]
+    return checked(make(rng))
+
+
+def checked(claim: False_ | None) -> False_ | None:
     try:
         return claim if claim is None or Bounder(claim.claim.network) else None
     except (NotConfirmed, QllError):
         return None
 
 
-def plain_claim(rng: Any) -> False_ | None:
-    """Comparisons that one point violates, in every combination, among others that hold."""
+def curved_claim(rng: Any) -> False_ | None:
+    """With other activations than ReLU."""
+    names = list(BENT) + list(SMOOTH) * bool(rng.random() < 0.3)
     layers = random_layers(rng)
+    return plain_claim(rng, layers, [str(rng.choice(names)) for _ in layers[1:]])
+
+
+def plain_claim(rng: Any, layers: Layers | None = None, bent: Sequence[str] = ()) -> False_ | None:
+    """Comparisons that one point violates, in every combination, among others that hold."""
+    layers = random_layers(rng) if layers is None else layers
+    smooth = any(name in SMOOTH for name in bent)
     inputs, outputs = len(layers[0][0][0]), len(layers[-1][1])
     x0 = rng.integers(-8, 9, inputs) / 4
     width = float(rng.choice([0.0, 2.0**-52, 2.0**-20, 0.25, 1.0, 4.0]))
@@ -234,13 +281,13 @@ def plain_claim(rng: Any) -> False_ | None:
     if rng.random() < 0.2:  # a constraint that half of them meet
         region += " and x[0] <= " + repr(float(x0[0]))
         points = [p for p in points if p[0] <= Fraction(float(x0[0]))]
-    values = [(x, evaluate(layers, x)) for x in points]
+    values = [(x, evaluate(layers, x, bent)) for x in points]
     if not values:
         return None
     chosen = [quantities(outputs, inputs, rng) for _ in range(int(rng.choice([1, 1, 2, 3])))]
     parts = [options[int(rng.integers(len(options)))] for options in chosen]
     x, y = values[int(np.argmax([float(parts[0][1](*v)) for v in values]))]
-    if inputs == 1 and "and" not in region and rng.random() < 0.7:
+    if inputs == 1 and not bent and "and" not in region and rng.random() < 0.7:
         # The tightest of all: the exact maximum, wherever it is.
         row = [Fraction(int(k == 0)) for k in range(outputs)]
         at, _ = largest(layers, row, float(lower[0]), float(upper[0]))
@@ -249,7 +296,8 @@ def plain_claim(rng: Any) -> False_ | None:
     tie = bool(rng.random() < 0.3)
     texts = []
     for text, meaning in parts:
-        least, violated = threshold(meaning(x, y), float(rng.choice(GAPS)), tie)
+        gap = float(rng.choice(GAPS[5:] if smooth else GAPS))  # beyond doubt, if not exact
+        least, violated = threshold(meaning(x, y), gap, tie)
         if not violated:
             return None
         texts.append(f"({text} <= {least!r})")
@@ -260,7 +308,7 @@ def plain_claim(rng: Any) -> False_ | None:
     if rng.random() < 0.4:
         others = [f"({body})", "(y[0] <= 1e6)"]
         body = " and ".join(others if rng.random() < 0.5 else reversed(others))
-    return False_(layers, canonical_of(region, body), x0, lower, upper, x, tie)
+    return False_(layers, canonical_of(region, body), x0, lower, upper, x, tie, bent=bent)
 
 
 def large_claim(rng: Any) -> False_ | None:
@@ -276,16 +324,30 @@ def large_claim(rng: Any) -> False_ | None:
 
 
 def bounded_claim(rng: Any) -> False_ | None:
-    """An output that is never positive but may be 0, which is a violation here."""
-    layers = random_layers(rng)
+    """An output that is never positive but may be 0, which is a violation here; or that would not
+    be positive, were its activations those of ReLUs."""
+    layers, bent = random_layers(rng), []
+    if rng.random() < 0.5:
+        bent = ["relu"] * (len(layers) - 2) + [str(rng.choice(["leaky", "clip"]))]
     weight, bias = layers[-1]
     layers[-1] = -np.abs(weight), np.zeros(len(bias))
     lower, upper = np.full((2, len(layers[0][0][0])), [[-2.0], [2.0]])
     for x in points_of(lower, upper, rng):
-        if evaluate(layers, x)[0] == 0:
+        value = evaluate(layers, x, bent)[0]
+        if value > 0 or (value == 0 and not bent):
             text = canonical_of("box(-2, 2)", "y[0] <= 0")
-            return False_(layers, text, lower, lower, upper, x, True)
+            return False_(layers, text, lower, lower, upper, x, value == 0, bent=bent)
     return None
+
+
+def turning_claim(rng: Any) -> False_ | None:
+    """A peak where an activation turns: ``relu(c - w |x|)`` is c at 0 and nothing at the ends."""
+    peak, slope = int(rng.integers(1, 9)) / 4, int(rng.integers(4, 17)) / 4
+    layers: Layers = [([[1.0]], [0.0]), ([[-slope]], [peak]), ([[1.0]], [0.0])]
+    bent = [str(rng.choice(["abs", "falling"])), "relu"]
+    lower, upper = np.full((2, 1), [[-4.0], [4.0]])
+    text = canonical_of("box(-4, 4)", f"y[0] <= {peak / 2!r}")
+    return False_(layers, text, lower, lower, upper, [Fraction(0)], bent=bent)
 
 
 def threshold(value: Fraction, gap: float, tie: bool) -> tuple[float, bool]:

@@ -37,6 +37,7 @@ class Draft:
     alphas: list[Any] = field(default_factory=list)
     betas: list[float] = field(default_factory=list)
     weights: list[float] = field(default_factory=list)
+    points: list[float] = field(default_factory=list)  # where curved neurons are split
     groups: tuple[Any, Any] | None = None
     delta: Any = None  # (ties,) of every problem, in [-1, 1], and its scale
     scale: float = 0.0
@@ -53,6 +54,9 @@ class Draft:
 
     def node(self, kind: int, argument: int = 0) -> None:
         self.nodes.append((kind, argument))
+        if kind == SPLIT and 0 <= argument < self.claim.neurons and self.claim.curved[argument]:
+            at = [0.0, -1.0, 1.0, 0.25, 1e6, -1e6, 1e300, -1e300]
+            self.points.append(float(self.rng.choice(at)))
 
     def problem(self, splits: int) -> None:
         options = [np.zeros, np.ones, self.rng.random, lambda n: self.rng.integers(0, 2, n)]
@@ -118,6 +122,7 @@ class Draft:
             "alpha": np.array(self.alphas).ravel().astype("<f4"),
             "delta": np.tile(delta, count).astype("<f4"),
             "delta_scale": np.full(count if ties else 0, self.scale).astype("<f4"),
+            "points": np.array(self.points, "<f8"),
             "beta": np.array(self.betas).astype("<f4"),
             "weights": np.array(self.weights).astype("<f4"),
         }

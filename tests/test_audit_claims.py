@@ -262,8 +262,8 @@ def test_every_array_is_held_to_its_length_and_range(name: str) -> None:
     c = max(certified(), key=lambda c: unpack(c.data)[1]["beta"].size)
     header, arrays = c.parts()
     source, array = c.case.network.source, arrays[name]
-    assert array.size, name
-    for changed in (array[:-1], np.append(array, array[-1:])):
+    assert array.size or name == "points", name  # where curves are split: here are none
+    for changed in (array[:-1], np.append(array, np.zeros(1, array.dtype)))[not array.size :]:
         assert not audit(seal(header, {**arrays, name: changed}), source).confirmed
     beyond: list[float] = [np.nan, np.inf, -np.inf] if array.dtype.kind == "f" else []
     beyond += {"kinds": [9, 255], "arguments": [2**32 - 1], "targets": [66, 2**32 - 1],
@@ -272,7 +272,7 @@ def test_every_array_is_held_to_its_length_and_range(name: str) -> None:
                "weights": [-1.0], "delta_scale": [-1.0]}.get(name, [])  # fmt: skip
     if name == "loose":
         beyond = [255]  # the bits after the last neuron
-    for value in beyond:
+    for value in beyond if array.size else []:
         changed = array.copy()
         changed[-1] = value
         answer = audit(seal(header, {**arrays, name: changed}), source)
