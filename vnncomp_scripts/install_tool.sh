@@ -1,0 +1,8 @@
+#!/usr/bin/env bash
+# install_tool.sh v1: installs qll with all that verification needs into .venv beside this folder.
+set -euo pipefail
+[ "${1:-}" = v1 ] || { echo "usage: install_tool.sh v1" >&2; exit 1; }
+cd "$(dirname "$0")/.."
+python3 -m venv .venv
+.venv/bin/pip install -c constraints.txt '.[verify]'
+.venv/bin/qll --version
