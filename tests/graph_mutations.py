@@ -400,6 +400,13 @@ def other_ir_version(model: onnx.ModelProto, rng: random.Random) -> None:
 
 
 @spoiler
+def unknown_field(model: onnx.ModelProto, rng: random.Random) -> None:
+    """A field with the number 999, or a value that is not one of its enumeration's."""
+    place = rng.choice((model, model.graph, some_node(model, rng), some_attribute(model, rng)))
+    place.MergeFromString(b"\xb8\x3e\x01" if rng.random() < 0.5 else b"\xa0\x01\x63")
+
+
+@spoiler
 def function_of_the_model(model: onnx.ModelProto, rng: random.Random) -> None:
     """An operator's name, defined anew inside the model."""
     node = some_node(model, rng)

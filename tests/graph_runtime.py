@@ -41,8 +41,10 @@ def points(shape: tuple[int, ...], seed: int) -> Any:
     return np.where(rng.random(values.shape) < 0.02, values * 32, values)
 
 
-def run(data: bytes, seed: int) -> Answer:
+def run(data: bytes, seed: int, optimise: bool = True) -> Answer:
     options = onnxruntime.SessionOptions()
+    if not optimise:
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.log_severity_level = 4
     try:
@@ -93,11 +95,11 @@ class Runtime:
     ) -> None:
         self._stop()
 
-    def __call__(self, data: bytes, seed: int) -> Answer:
+    def __call__(self, data: bytes, seed: int, *, optimise: bool = True) -> Answer:
         if self._process is None:
             self._start()
         try:
-            self._connection.send((data, seed))
+            self._connection.send((data, seed, optimise))
             if self._connection.poll(SECONDS):
                 answer: Answer = self._connection.recv()
                 return answer

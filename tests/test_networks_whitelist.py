@@ -170,9 +170,6 @@ REFUSED: dict[str, onnx.ModelProto] = {
     "old-clip-at-infinity": model(
         [node("Clip", "x", min=float("inf"), max=float("inf"))], (1, 2), opset=10
     ),
-    "old-clip-below-zero": model(
-        [node("Relu", "x", "a"), node("Clip", "a", min=-2.0, max=-1.0)], (1, 2), opset=10
-    ),
     "old-sum-that-broadcasts": model([node("Sum", "x c")], (1, 2), {"c": F([1])}, opset=7),
     "old-batch-norm-of-places": model(
         [node("BatchNormalization", "x g g g v", spatial=0, epsilon=0.0)],
@@ -197,6 +194,7 @@ REFUSED: dict[str, onnx.ModelProto] = {
     "negative-axis-of-an-old-opset": model(
         [node("Concat", "x x", axis=-1)], (1, 2), opset=10
     ),
+    "squeeze-without-a-name": model([node("Squeeze", "x -")], (1, 2)),
     "slice-of-a-number": model(
         [node("ReduceSum", "x a", "s", keepdims=0), node("Slice", "s e e")],
         (1, 2),
@@ -205,6 +203,13 @@ REFUSED: dict[str, onnx.ModelProto] = {
     "tensor-in-two-places": changed(
         model([node("Add", "x c")], (1, 2), PLAIN),
         lambda m: m.graph.initializer[0].float_data.extend([9, 9]),
+    ),
+    "unknown-field": changed(
+        model([node("Relu", "x")], (1, 2)), lambda m: m.graph.MergeFromString(b"\xb8\x3e\x01")
+    ),
+    "unknown-place-of-a-tensor": changed(
+        model([node("Add", "x c")], (1, 2), PLAIN),
+        lambda m: m.graph.initializer[0].MergeFromString(b"\x70\x07"),
     ),
     "tensor-in-segments": changed(
         model([node("Add", "x c")], (1, 2), PLAIN),

@@ -120,6 +120,9 @@ def parse(data: bytes) -> File:
     import onnx
 
     model = onnx.ModelProto.FromString(data)
+    whole = model.ByteSize()
+    model.DiscardUnknownFields()
+    require(model.ByteSize() == whole, "fields that are not ONNX's, or values they cannot have")
     _only(
         model, "ir_version opset_import producer_name producer_version domain model_version graph"
     )

@@ -105,6 +105,8 @@ def _flatten(reading: Reading, call: Call) -> Result:
 def _squeeze(reading: Reading, call: Call) -> Result:
     shape = reading.shape(call.inputs[0])
     axes = given_axes(reading, call)
+    if call.inputs[1:] == ("",):  # which ONNX allows, and ONNX Runtime does not take
+        raise refuse("a squeeze names no axes", "axes, or no second input", "an empty name")
     if axes is None:
         places = tuple(i for i, size in enumerate(shape) if size == 1)
     else:
@@ -460,9 +462,7 @@ def _clip(reading: Reading, call: Call) -> Result:
         return default if name is None else scalar(reading, name)
 
     low, high = end(1, "min", -math.inf), end(2, "max", math.inf)
-    # In old opsets ONNX Runtime joins it with a ReLU before it, and then finds no room below 0.
-    lowest = 0.0 if reading.opset < 11 else -math.inf
-    if not low <= high or low == math.inf or high == -math.inf or high < lowest:
+    if not low <= high or low == math.inf or high == -math.inf:
         raise refuse("a clip has no room", "a lower end below the upper", f"[{low}, {high}]")
     double = reading.types[call.inputs[0]] == "tensor(double)"
     if double and _comes_from_relu(reading, call.inputs[0]):

@@ -75,6 +75,15 @@ def parse_model(data: bytes) -> Any:
             found=f"{len(data):,} bytes that do not parse",
             fix="check that the file was copied whole and is ONNX, not another format",
         ) from error
+    whole = model.ByteSize()
+    model.DiscardUnknownFields()
+    if model.ByteSize() != whole:
+        raise NetworkError(
+            "the ONNX model has fields that this version of onnx does not know",
+            expected="fields of the ONNX format, with values that they can have",
+            found=f"{whole - model.ByteSize():,} bytes of others",
+            fix="check that the file is not damaged, update onnx, or export the network again",
+        )
     if not model.HasField("graph") or not model.graph.node:
         raise NetworkError(
             "the ONNX model is empty or cut off",
