@@ -160,7 +160,7 @@ def single_precision(data: bytes) -> bytes | None:
         if tensor.data_type == TensorProto.DOUBLE:
             try:
                 array = numpy_helper.to_array(tensor).astype(np.float32)
-            except ValueError:
+            except (ValueError, onnx.checker.ValidationError):
                 return None
             tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
     for entry in (*graph.input, *graph.output, *graph.value_info):

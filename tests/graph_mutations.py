@@ -40,7 +40,7 @@ def spoil_by(model: onnx.ModelProto, rng: random.Random, change: Spoiler) -> Non
     try:
         with np.errstate(all="ignore"):
             change(model, rng)
-    except (IndexError, ValueError, OverflowError):
+    except (IndexError, ValueError, OverflowError, onnx.checker.ValidationError):
         return  # nothing there to change in this way
 
 

@@ -345,7 +345,7 @@ def concat(m: Maker, x: str, shape: Shape) -> str | None:
         return None
     axis = m.rng.randrange(len(shape))
     wanted = (*shape[:axis], m.rng.randint(1, 3), *shape[axis + 1 :])
-    others = [v for v in m.values if m.shape(v) == shape]
+    others = [v for v in m.values if m.shape(v) == shape] or [x]
     parts = [x, m.pick(m.constant(m.numbers(*wanted)), m.rng.choice(others))]
     m.rng.shuffle(parts)
     if m.opset >= 11 or m.odd():

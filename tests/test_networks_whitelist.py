@@ -161,6 +161,19 @@ REFUSED: dict[str, onnx.ModelProto] = {
     "average-pool-same-small-kernel": pool(
         "AveragePool", 19, (1, 1, 6), kernel_shape=[1], auto_pad="SAME_UPPER", strides=[3]
     ),
+    "shape-after-a-window-that-is-dropped": model(
+        [
+            node("MaxPool", "x", "p", kernel_shape=[2, 2], strides=[1, 3], ceil_mode=1),
+            node("Shape", "p", "s"),
+            node("Cast", "s", to=TensorProto.FLOAT),
+        ],
+        (1, 1, 2, 3),
+        opset=14,
+    ),
+    "max-pool-of-four-axes": model([node("GlobalMaxPool", "x")], (1, 1, 2, 2, 2, 2)),
+    "gather-from-a-number": model(
+        [node("Gather", "i i", "unused"), node("Relu", "x")], (1, 2), {"i": np.array(0)}
+    ),
     "max-pool-much-padding": pool("MaxPool", 18, (1, 1, 4), kernel_shape=[1], pads=[1, 0]),
     "conv-same-dilated": model(
         [node("Conv", "x w", auto_pad="SAME_UPPER", dilations=[2])],

@@ -105,6 +105,8 @@ def _shape(reading: Reading, call: Call) -> Result:
 @operator("Gather")
 def _gather(reading: Reading, call: Call) -> Result:
     array, places = (reading.constant(name) for name in call.inputs)
+    if not array.ndim:
+        raise refuse("entries of a number are gathered", "a tensor with axes", "none")
     check_entries(array.size * max(places.size, 1), "a constant")
     return np.take(array, places, axis=call.given.get("axis", 0))
 

@@ -38,6 +38,7 @@ from qll.networks.onnx_reader import Call, Reading, Result, operator, refuse
 from qll.networks.windows import Window, same_padding
 
 NEGATIVE_AXES = 11  # the first opset that counts axes from the end
+MOST_AXES = 5  # of images: batch, channels and three more, as many as ONNX Runtime pools
 BROADCAST_MANY = 8  # the first in which Sum, Max and Min broadcast
 
 
@@ -356,12 +357,19 @@ def _window(given: dict[str, Any], spatial: Shape, kernel: tuple[int, ...]) -> W
     return Window(window.kernel, window.stride, before, after, window.dilation, window.ceil)
 
 
+def _spatial(reading: Reading, call: Call) -> Shape:
+    shape = reading.shape(call.inputs[0])
+    if not 3 <= len(shape) <= MOST_AXES:
+        raise refuse(f"a {call.kind} of so many axes", f"3 to {MOST_AXES} axes", shape)
+    return shape[2:]
+
+
 @operator("Conv")
 def _convolution(reading: Reading, call: Call) -> Result:
     weight = reading.floats(call.inputs[1])
     name = call.optional(2)
     bias = np.zeros(weight.shape[0]) if name is None else reading.floats(name)
-    spatial = reading.shape(call.inputs[0])[2:]
+    spatial = _spatial(reading, call)
     kernel = tuple(call.given.get("kernel_shape", weight.shape[2:]))
     window = _window(call.given, spatial, kernel)
     layer = Convolution(weight, bias, window, int(call.given.get("group", 1)))
@@ -370,7 +378,7 @@ def _convolution(reading: Reading, call: Call) -> Result:
 
 @operator("AveragePool", "MaxPool")
 def _pool(reading: Reading, call: Call) -> Result:
-    given, spatial = call.given, reading.shape(call.inputs[0])[2:]
+    given, spatial = call.given, _spatial(reading, call)
     kernel = tuple(given["kernel_shape"])
     window = _window(given, spatial, kernel)
     if any(p >= k for side in (window.before, window.after) for p, k in zip(side, kernel)):
@@ -385,6 +393,8 @@ def _pool(reading: Reading, call: Call) -> Result:
                 "explicit pads with ceil_mode, or with a kernel smaller than its stride",
                 given["auto_pad"],
             )
+    if window.drops(spatial):
+        raise refuse("a pooling layer's last window is beyond its input", "explicit pads", window)
     if call.kind == "MaxPool":
         return reading.add(call.name, MaxPool(window), operand(reading, call))
     layer = AveragePool(window, bool(given.get("count_include_pad", 0)))
@@ -393,7 +403,7 @@ def _pool(reading: Reading, call: Call) -> Result:
 
 @operator("GlobalAveragePool", "GlobalMaxPool")
 def _global_pool(reading: Reading, call: Call) -> Result:
-    spatial = reading.shape(call.inputs[0])[2:]
+    spatial = _spatial(reading, call)
     ones, zeros = (1,) * len(spatial), (0,) * len(spatial)
     window = Window(spatial, ones, zeros, zeros, ones)
     layer = AveragePool(window) if call.kind == "GlobalAveragePool" else MaxPool(window)

@@ -71,28 +71,31 @@ class Window:
             extent += 1  # a last window that runs over the end, if it starts inside the input
         return extent
 
-    def settle_ceil(self, spatial: tuple[int, ...]) -> Window:
-        """The same windows with ``ceil`` only where it adds one.
+    def drops(self, spatial: tuple[int, ...]) -> bool:
+        """Whether ``ceil`` would add a window, on some axis, that starts beyond the input and its
+        padding before it.
 
-        Readers of ONNX disagree on a last window that would start in the padding (torch and ONNX
-        Runtime drop it, older shape inference does not), so it must not be left to them.
+        Readers of ONNX disagree on it: torch and ONNX Runtime drop it, older shape inference, by
+        which ONNX Runtime answers what the shape is, does not.
         """
-        if not self.ceil:
-            return self
+        parts = zip(self.output(spatial), spatial, *self._parts, strict=True)
+        return self.ceil and any(
+            (size + before + after - dilation * (kernel - 1) - 1) / stride > extent - 1
+            for extent, size, kernel, stride, before, after, dilation in parts
+        )
+
+    def settle_ceil(self, spatial: tuple[int, ...]) -> Window:
+        """The same windows with ``ceil`` only where it adds one, for writing."""
         plain = replace(self, ceil=False)
-        wanted, floor = self.output(spatial), plain.output(spatial)
-        if wanted == floor:
+        if self.output(spatial) == plain.output(spatial):
             return plain
-        parts = zip(wanted, floor, spatial, *self._parts, strict=True)
-        for extent, low, size, kernel, stride, before, after, dilation in parts:
-            ragged = (size + before + after - dilation * (kernel - 1) - 1) % stride != 0
-            if ragged and extent == low:
-                raise NetworkError(
-                    "a pooling layer rounds its extent up on one axis and down on the other",
-                    expected="ceil_mode to mean the same on every axis",
-                    found=f"windows {wanted} over {spatial}",
-                    fix="use ceil_mode=False, or another stride or padding",
-                )
+        if self.drops(spatial):
+            raise NetworkError(
+                "a pooling layer rounds its extent up on one axis and down on the other",
+                expected="ceil_mode to mean the same on every axis",
+                found=f"windows {self.output(spatial)} over {spatial}",
+                fix="use ceil_mode=False, or another stride or padding",
+            )
         return self
 
     def taps(self, spatial: tuple[int, ...]) -> NDArray[np.int64]:
