@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 from graph_cases import LARGEST, Maker, Shape, reduce, take_slice
 from graph_mutations import spoil
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 Step: TypeAlias = Callable[[Maker, str, Shape], str | None]
 
@@ -130,7 +130,7 @@ def convolution(m: Maker, x: str, shape: Shape) -> str | None:
         return None
     x, shape = found
     rank, channels = len(shape) - 2, shape[1]
-    plain = m.chain and m.chance(0.9)
+    plain = m.chain and m.chance(0.5)
     given = window(m, rank, dilate=m.chance(0.3) and not plain, auto=not plain)
     group = 1 if plain else m.rng.choice([g for g in (1, 1, 2, 3) if channels % g == 0])
     # Eight channels: ONNX Runtime has kernels of their own for blocks of them.
@@ -355,9 +355,9 @@ def concat(m: Maker, x: str, shape: Shape) -> str | None:
 
 def bend(m: Maker, x: str, shape: Shape) -> str | None:
     kinds = ["Sigmoid", "Tanh", "Exp", "Abs", "Softplus", "Neg"]
-    kind = m.rng.choice([*kinds, "Gelu"] if m.opset >= 20 or m.odd() else kinds)
+    kind = m.rng.choice([*kinds, *["Gelu"] * 6] if m.opset >= 20 or m.odd() else kinds)
     if kind == "Gelu":
-        return m.add("Gelu", [x], approximate=m.pick(None, None, "none", "tanh"))
+        return m.add("Gelu", [x], approximate=m.pick(None, None, None, "none", "none", "tanh"))
     found = m.add(kind, [x])
     if kind == "Sigmoid" and m.chance(0.4):  # SiLU, or nearly
         pair = [x if not m.odd() else found, found]
@@ -379,6 +379,15 @@ def nothing(m: Maker, x: str, shape: Shape) -> str | None:
     if m.chance(0.1):
         m.nodes[-1].output.append(m.name())
     return output
+
+
+def filling(m: Maker, x: str, shape: Shape) -> str | None:
+    """One number for every entry, or the zero that is meant by none."""
+    if m.opset < 9 and not m.odd():
+        return None
+    value = None if m.chance(0.2) else numpy_helper.from_array(m.numbers(1))
+    sizes = m.ints(*(size if m.chance(0.8) else 1 for size in shape))
+    return m.add("Add", [x, m.add("ConstantOfShape", [sizes], value=value)])
 
 
 def integers_to_floats(m: Maker, x: str, shape: Shape) -> str | None:
@@ -409,8 +418,8 @@ CHAIN: tuple[Step, ...] = (
 ANY: tuple[Step, ...] = (
     arithmetic, two_values, extremum, matmul, gemm, convolution, pool, pool, pool, pool,
     global_pool, reduction, reduction, batch_norm, relu, leaky_relu, clip, bend, bend, pad, cut,
-    cut, transpose, reshape, by_shape, flatten, squeeze, squeeze, concat, nothing,
-    integers_to_floats, sizes_to_floats,
+    cut, transpose, reshape, by_shape, flatten, squeeze, squeeze, concat, nothing, nothing,
+    integers_to_floats, sizes_to_floats, filling,
 )  # fmt: skip
 
 
@@ -429,8 +438,9 @@ def random_model(seed: int, *, spoiled: bool = True) -> onnx.ModelProto:
 
 def one_step_model(seed: int) -> onnx.ModelProto:
     """One operator, each in turn, not spoiled."""
-    steps = (*CHAIN, *ANY)
-    m = Maker(seed, chain=seed % len(steps) < len(CHAIN))
+    chain = tuple(dict.fromkeys(CHAIN))
+    steps = (*chain, *ANY)
+    m = Maker(seed, chain=seed % len(steps) < len(chain))
     take_step(m, steps[seed % len(steps)])
     return finished(m)
 

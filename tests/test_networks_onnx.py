@@ -8,6 +8,7 @@ import numpy as np
 import onnxruntime
 import pytest
 from networks_models import CASES, model, node, weights
+from onnx import TensorProto
 
 from qll.errors import InputError
 from qll.networks import Network, load
@@ -114,3 +115,11 @@ def test_fold_is_lazy_and_cached() -> None:
     np.testing.assert_array_equal(
         fold(network.program).layers[0].bias, network.relu_form.layers[0].bias
     )
+
+
+def test_a_model_that_the_optimiser_fails_on_runs_without_it() -> None:
+    """ONNX Runtime joins the two nodes, and cannot in float64."""
+    low = {"l": np.array(-1.0)}
+    nodes = [node("Relu", "x", "a"), node("Clip", "a l")]
+    network = load(model(nodes, (1, 2), low, kind=TensorProto.DOUBLE).SerializeToString())
+    np.testing.assert_array_equal(network.runtime(np.array([[-3.0, 2.0]])), [[0.0, 2.0]])

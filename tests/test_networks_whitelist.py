@@ -170,6 +170,11 @@ REFUSED: dict[str, onnx.ModelProto] = {
         (1, 1, 2, 3),
         opset=14,
     ),
+    "average-pool-much-padding": pool(
+        "AveragePool", 9, (1, 2, 3, 6), kernel_shape=[3, 2], strides=[1, 3], pads=[0, 1, 1, 2]
+    ),
+    "pool-without-a-kernel": pool("MaxPool", 18, (1, 1, 4), strides=[1]),
+    "concat-without-an-axis": model([node("Concat", "x x")], (1, 2)),
     "max-pool-of-four-axes": model([node("GlobalMaxPool", "x")], (1, 1, 2, 2, 2, 2)),
     "gather-from-a-number": model(
         [node("Gather", "i i", "unused"), node("Relu", "x")], (1, 2), {"i": np.array(0)}
@@ -207,6 +212,7 @@ REFUSED: dict[str, onnx.ModelProto] = {
     "negative-axis-of-an-old-opset": model(
         [node("Concat", "x x", axis=-1)], (1, 2), opset=10
     ),
+    "slope-of-more-axes": model([node("PRelu", "x s")], (1, 1), {"s": weights(1, 1, 1)}),
     "squeeze-without-a-name": model([node("Squeeze", "x -")], (1, 2)),
     "slice-of-a-number": model(
         [node("ReduceSum", "x a", "s", keepdims=0), node("Slice", "s e e")],
@@ -237,6 +243,15 @@ def test_what_may_run_otherwise_is_refused(name: str, runtime: Runtime) -> None:
     assert not report.differences
     assert not report.read
     assert not report.checked
+
+
+def test_an_old_float64_pool_is_not_confirmed(runtime: Runtime) -> None:
+    """ONNX Runtime has the kernel from opset 8 on; the verifier's reader does not need it."""
+    for opset, checked in ((7, False), (8, True)):
+        nodes = [node("MaxPool", "x", kernel_shape=[2])]
+        built = model(nodes, (1, 1, 3), opset=opset, kind=TensorProto.DOUBLE)
+        report = compare(built.SerializeToString(), 0, runtime)
+        assert report.read and report.checked is checked and not report.differences
 
 
 READ: dict[str, tuple[onnx.ModelProto, bool]] = {  # with: does the checker read it too?
@@ -294,6 +309,7 @@ READ: dict[str, tuple[onnx.ModelProto, bool]] = {  # with: does the checker read
         ),
         False,
     ),
+    "gelu-by-name": (model([node("Gelu", "x", approximate="none")], (1, 2), opset=20), True),
     "float64": (
         model(
             [node("Gemm", "x w", "a"), node("Relu", "a")],

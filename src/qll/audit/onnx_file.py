@@ -82,6 +82,7 @@ OPERATORS = {
 SINCE = {
     "BatchNormalization.training_mode": 14,
     "Reshape.allowzero": 14,
+    "MaxPool.float64": 8,
     "MaxPool.storage_order": 8,
     "MaxPool.ceil_mode": 10,
     "MaxPool.dilations": 10,
@@ -92,6 +93,8 @@ SINCE = {
     "Pad": 11,
 }
 UNTIL = {"spatial": 8}
+REQUIRED = {"AveragePool": "kernel_shape", "Concat": "axis", "Constant": "value",
+            "MaxPool": "kernel_shape"}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -204,7 +207,8 @@ def _node(message: Any, opset: int, kind: int) -> Node:
     least = 3 if operator == "Gemm" and opset < 11 else rule.least
     fine = least <= len(message.input) <= rule.most and len(message.output) == 1
     require(fine and kind in rule.types, f"a {operator} of these inputs")
-    require(opset >= SINCE.get(operator, 0), f"a {operator} in opset {opset}")
+    since = max(SINCE.get(operator, 0), SINCE.get(f"{operator}.float64", 0) * (kind == DOUBLE))
+    require(opset >= since, f"a {operator} in opset {opset}")
     _once([a.name for a in message.attribute])
     options = {}
     for a in message.attribute:
@@ -215,7 +219,8 @@ def _node(message: Any, opset: int, kind: int) -> Node:
         _only(a, f"type {VALUES[a.type]}")
         value = getattr(a, VALUES[a.type])
         options[a.name] = list(value) if a.type == A_INTS else value
-    require(operator != "Constant" or options, "a constant without a value")
+    lacks = REQUIRED.get(operator)
+    require(lacks is None or lacks in options, f"a {operator} without '{lacks}'")
     return Node(operator, list(message.input), str(message.output[0]), options)
 
 

@@ -176,7 +176,10 @@ def windows(shape: Dims, options: dict[str, Any]) -> tuple[Any, Dims]:
     plain = all(n == 1 for n in options.get("dilations", []))
     plain = plain and options.get("count_include_pad", 0) in (0, 1)
     require(len(shape) in (3, 4) and plain, "a pooling of this form")
-    taps, counts = taps_of(shape[2:], options["kernel_shape"], options)
+    kernel = options["kernel_shape"]
+    small = all(p < k for p, k in zip(options.get("pads", []), [*kernel, *kernel]))
+    require(small, "a window that can lie in the padding")  # and that ONNX Runtime refuses
+    taps, counts = taps_of(shape[2:], kernel, options)
     require((taps >= 0).any(1).all(), "a window that lies in the padding")
     require(taps.size * shape[1] <= MOST_ENTRIES, "windows that are too many")
     start = np.arange(shape[1])[:, None, None] * math.prod(shape[2:])

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from qll.networks.activations import ACTIVATIONS, RELU
+from qll.networks.activations import ACTIVATIONS
 from qll.networks.activations.clip import clip
 from qll.networks.activations.leaky_relu import LeakyRelu
 from qll.networks.activations.sigmoid import Sigmoid
@@ -445,8 +445,8 @@ def _entrywise(reading: Reading, call: Call) -> Result:
 
 @operator("Gelu")
 def _gelu(reading: Reading, call: Call) -> Result:
-    approximate = call.given.get("approximate", b"none")
-    if approximate != b"none":
+    approximate = call.given.get("approximate", "none")
+    if approximate != "none":
         raise refuse("a GELU is approximated", "approximate = none", approximate)
     return reading.add(call.name, Apply(ACTIVATIONS["gelu"]()), operand(reading, call))
 
@@ -454,7 +454,9 @@ def _gelu(reading: Reading, call: Call) -> Result:
 @operator("LeakyRelu", "PRelu")
 def _leaky_relu(reading: Reading, call: Call) -> Result:
     if call.kind == "PRelu":
-        slope = reading.floats(call.inputs[1])
+        slope, shape = reading.floats(call.inputs[1]), reading.shape(call.inputs[0])
+        if broadcast(shape, slope.shape) != shape:
+            raise refuse("a slope does not fit its tensor", str(shape), slope.shape)
     else:
         slope = np.asarray(np.float32(call.given.get("alpha", 0.01)), dtype=np.float64)
     if not np.all(np.isfinite(slope)):
@@ -474,21 +476,7 @@ def _clip(reading: Reading, call: Call) -> Result:
     low, high = end(1, "min", -math.inf), end(2, "max", math.inf)
     if not low <= high or low == math.inf or high == -math.inf:
         raise refuse("a clip has no room", "a lower end below the upper", f"[{low}, {high}]")
-    double = reading.types[call.inputs[0]] == "tensor(double)"
-    if double and _comes_from_relu(reading, call.inputs[0]):
-        raise refuse("a float64 clip follows a ReLU", "a network that ONNX Runtime runs", "one")
     return reading.add(call.name, Apply(clip(low, high)), operand(reading, call))
-
-
-def _comes_from_relu(reading: Reading, name: str) -> bool:
-    """Perhaps by way of identities: ONNX Runtime joins the two, and fails in float64."""
-    index = reading.value(name)
-    while index:
-        node = reading.builder.nodes[index - 1]
-        if not isinstance(node.layer, Reshape):
-            return node.layer == Apply(RELU)
-        index = node.sources[0]
-    return False
 
 
 @operator("Max", "Min")

@@ -109,8 +109,14 @@ def _session(data: bytes) -> Any:
     options.intra_op_num_threads = 1
     options.inter_op_num_threads = 1
     options.log_severity_level = 4
+    providers = ["CPUExecutionProvider"]
     try:
-        return onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+        try:
+            return onnxruntime.InferenceSession(data, options, providers=providers)
+        except Exception:  # its optimiser fails on some sound models (a float64 Clip after a ReLU)
+            plain = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+            options.graph_optimization_level = plain
+            return onnxruntime.InferenceSession(data, options, providers=providers)
     except Exception as error:
         raise NetworkError(
             "ONNX Runtime refuses the network",
