@@ -280,7 +280,9 @@ def cast(m: Maker, array: Any) -> str | None:
     else:
         other = m.pick("int32", "int64")
     to = helper.np_dtype_to_tensor_dtype(array.dtype)
-    return m.add("Cast", [m.constant(array.astype(other))], to=to)
+    with np.errstate(invalid="ignore"):
+        stored = array.astype(other)
+    return m.add("Cast", [m.constant(stored)], to=to)
 
 
 def cast_down(m: Maker, array: Any) -> str | None:

@@ -309,6 +309,16 @@ READ: dict[str, tuple[onnx.ModelProto, bool]] = {  # with: does the checker read
         ),
         False,
     ),
+    "max-pool-without-pairs": (
+        model(
+            [
+                node("Softplus", "x", "a"),
+                node("MaxPool", "a", kernel_shape=[2, 2], strides=[2, 1], pads=[1, 1, 1, 0]),
+            ],
+            (1, 1, 1, 3),
+        ),
+        True,
+    ),
     "gelu-by-name": (model([node("Gelu", "x", approximate="none")], (1, 2), opset=20), True),
     "float64": (
         model(

@@ -112,7 +112,7 @@ class Bounder:
         for k, bent in enumerate((*self.curves, None)):
             found.append(self._through(k, sides))
             sides.append(_middle(*_image(bent, *found[k][:2])))
-            require(sides[-1][2].max() < 2.0**200, "activations that are too large")
+            require(sides[-1][2].max(initial=0.0) < 2.0**200, "activations that are too large")
         none = np.zeros((*box[0].shape[:-1], 0))
         low, high = (np.concatenate([none, *(f[i] for f in found[:-1])], axis=-1) for i in (0, 1))
         return Area(*box, low, high, [cost for _, _, cost in found], found[-1][:2])
