@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import re
 from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
 import pytest
-from exchange_cases import BOX1, BOX2, HEAD1, HEAD2
+from exchange_cases import BOX1, BOX2, HEAD1, HEAD2, layered
 from typer.testing import CliRunner
 
+import qll
 from qll.cli.main import build_app
 from qll.errors import InputError
 from qll.exchange.document import Document
 from qll.exchange.files import parse, read
+from qll.exchange.marabou import MOST_FILES, files
 from qll.exchange.writers import write
+from qll.networks import load
+from qll.properties import names
+from qll.verify.api import Problem
+from qll.verify.condition import ways
+from qll.verify.documents import document_of
 
 F = Fraction
 TAIL = (
@@ -56,6 +64,56 @@ def test_the_standards_files_and_back(shared: Path) -> None:
         assert again.version == document.version
     with pytest.raises(InputError, match="cannot say this"):
         list(write(read(path.with_name("multiple_networks.vnnlib")), 1))
+
+
+SHIPPED = [name for name in names() if name != "monotonicity"]  # which relates two points
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_shipped_properties_in_every_format_and_back(name: str, tmp_path: Path) -> None:
+    """Judged equal at random points, whatever the network might compute there."""
+    prop, rng = qll.load(name), np.random.default_rng(1)
+    outputs = prop.specification.outputs or 3
+    weights = rng.standard_normal((outputs, 4))
+    network = load(layered(tmp_path / "net.onnx", (weights, np.zeros(outputs))))
+    labels = np.array([0]) if prop.uses_labels else None
+    problem = Problem.of(prop, network, rng.uniform(0.3, 0.6, (1, 4)), labels, timeout=1.0)
+    query = problem.query(0)
+    document = document_of(query)
+    again = [parse("\n".join(write(document, version))) for version in (1, 2)]
+    for other in again:
+        assert_same(document, other)
+    texts = files(document) if ways(query.compiled.tree) <= MOST_FILES else None
+    decided = set()
+    for k in range(90):
+        x = rng.uniform(query.lower, query.upper)
+        near = network.relu_form.forward(x[None])[0] if k % 2 else np.zeros(outputs)
+        near[0] += (0.0, 5.0)[k // 2 % 2]
+        y = near + rng.normal(0, (0.01, 0.5, 3)[k % 3], outputs)
+        exact = [F(v) for v in x.tolist()], [F(v) for v in y.tolist()]
+        violated = query.contains(x) and query.compiled.exact_value(exact[1], x) > 0
+        assert document.holds(*exact) == violated
+        decided.add(violated)
+        if texts is not None:
+            assert any(all(_holds(line, x, y) for line in text) for text in texts) == violated
+    assert decided == {False, True}
+
+
+def _holds(line: str, x: np.ndarray, y: np.ndarray) -> bool:
+    """A line of a Marabou file, read as Marabou's own parser does: terms, a sign, a number."""
+    left, sign, right = re.fullmatch(r"(.*) ([<>]=) (\S+)", line).groups()  # type: ignore[union-attr]
+    total = 0.0
+    for term in left.split(" "):
+        factor, source, index = re.fullmatch(r"([-+][\d.e-]+)?([xy])(\d+)", term).groups()  # type: ignore[union-attr]
+        total += float(factor or 1) * (x if source == "x" else y)[int(index)]
+    return total >= float(right) if sign == ">=" else total <= float(right)
+
+
+def test_a_property_needs_a_network_and_a_point() -> None:
+    with pytest.raises(InputError, match="around a data point"):
+        CliRunner().invoke(
+            build_app(), ["export", "not-both", "--to", "vnnlib"], catch_exceptions=False
+        )
 
 
 def test_consent_to_reals(tmp_path: Path) -> None:

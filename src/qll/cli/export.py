@@ -1,43 +1,84 @@
-"""``qll export``: a query in another format."""
+"""``qll export``: a property at a data point, or a query, in the formats of other verifiers."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-FORMATS = {"vnnlib": 1, "vnnlib2": 2}
+from qll.cli.options import parse_settings
+from qll.cli.solver import is_query
+
+if TYPE_CHECKING:
+    from qll.exchange.document import Document
+
+FORMATS = {"vnnlib": 1, "vnnlib2": 2, "marabou": 0}
 
 
 def export(
-    query: Annotated[Path, typer.Argument(metavar="QUERY", help="A VNN-LIB file, version 1 or 2.")],
-    to: Annotated[str, typer.Option("--to", help=" or ".join(FORMATS) + ".")],
+    prop: Annotated[
+        str, typer.Argument(metavar="PROPERTY", help="A property, a .qll file or a VNN-LIB query.")
+    ],
+    to: Annotated[str, typer.Option("--to", help=", ".join(FORMATS) + ".")],
+    network: Annotated[
+        Path | None, typer.Option(help="Of a property: the ONNX file it is about.")
+    ] = None,
+    data: Annotated[str | None, typer.Option(help="Of a property: whose test point.")] = None,
+    data_dir: Annotated[str | None, typer.Option(help="Where the data files are.")] = None,
+    index: Annotated[int, typer.Option(help="Which point of the test data.")] = 0,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="A parameter: --set delta=0.7.")
+    ] = None,
     element: Annotated[
         str | None, typer.Option(help="Replaces the element type of all tensors: real.")
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="A file; otherwise it is printed.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="A file (marabou: a folder); otherwise it is printed.")
+    ] = None,
 ) -> None:
-    """Write a query as VNN-LIB 1 or 2. It is read back and must ask the same.
+    """Write a property or query for other verifiers: satisfiable iff the property is violated.
+    VNN-LIB is read back and must ask the same.
 
-    Example: qll export query.vnnlib --to vnnlib2 --element real --out real.vnnlib
+    Example: qll export not-both --network net.onnx --data dice-rendered --index 3 --to vnnlib
     """
-    from qll.errors import InputError, RunError
-    from qll.exchange.files import parse, read
+    from qll.exchange.files import read
     from qll.exchange.version2 import ELEMENTS
-    from qll.exchange.writers import write
-    from qll.files import write_atomically
+    from qll.files import write_atomically, write_error
 
-    for name, value, known in (("--to", to, tuple(FORMATS)), ("--element", element, ELEMENTS)):
-        if value is not None and value not in known:
-            raise InputError(
-                f"{name} {value} is not known",
-                expected="one of " + ", ".join(known),
-                found=f"'{value}'",
-                fix=f"write {name} {known[-1]}",
-            )
-    document = read(query)
-    text = "\n".join(write(document, FORMATS[to], element)) + "\n"
+    _require("--to", to, tuple(FORMATS))
+    _require("--element", element, ELEMENTS)
+    if is_query(prop):
+        document = read(prop)
+    else:
+        document = _asked(prop, network, data, data_dir, index, parse_settings(settings))
+    if to != "marabou":
+        text = _text(document, FORMATS[to], element)
+        if out is None:
+            typer.echo(text, nl=False)
+        else:
+            write_atomically(out, text.encode())
+        return
+    from qll.exchange.marabou import files
+
+    for number, lines in enumerate(files(document)):
+        text = "\n".join(lines) + "\n"
+        if out is None:
+            typer.echo(f"// {number}\n{text}", nl=False)
+            continue
+        try:
+            out.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise write_error(out, error) from error
+        write_atomically(out / f"{number:04d}.txt", text.encode())
+
+
+def _text(document: Document, version: int, element: str | None) -> str:
+    from qll.errors import RunError
+    from qll.exchange.files import parse
+    from qll.exchange.writers import write
+
+    text = "\n".join(write(document, version, element)) + "\n"
     again = parse(text)
     if list(again.bounds.atoms()) != list(document.bounds.atoms()) or (
         again.assertions != document.assertions
@@ -48,10 +89,56 @@ def export(
             found="others",
             fix="report this query",
         )
-    if out is None:
-        typer.echo(text, nl=False)
-    else:
-        write_atomically(out, text.encode())
+    return text
+
+
+def _asked(
+    prop: str,
+    network: Path | None,
+    data: str | None,
+    data_dir: str | None,
+    index: int,
+    given: dict[str, float],
+) -> Document:
+    from qll.data import load as load_data
+    from qll.errors import InputError
+    from qll.networks import load as load_network
+    from qll.properties import load
+    from qll.verify.api import Problem
+    from qll.verify.documents import document_of
+
+    if network is None or data is None:
+        raise InputError(
+            "a property asks about a network around a data point",
+            expected="--network FILE and --data NAME",
+            found="not both",
+            fix="write --network net.onnx --data mnist --index 0",
+        )
+    handle = load_network(network)
+    test = load_data(data, data_dir).test
+    if not 0 <= index < len(test):
+        raise InputError(
+            f"there is no data point {index}",
+            expected=f"a number from 0 to {len(test) - 1}",
+            found=str(index),
+            fix="write --index 0",
+        )
+    batch = test.batch(slice(index, index + 1))
+    rule = load(prop, outputs=handle.output_size).with_parameters(**given)
+    problem = Problem.of(rule, handle, batch[0].numpy(), batch[1].numpy(), timeout=1.0)
+    return document_of(problem.query(0))
+
+
+def _require(option: str, value: str | None, known: tuple[str, ...]) -> None:
+    from qll.errors import InputError
+
+    if value is not None and value not in known:
+        raise InputError(
+            f"{option} {value} is not known",
+            expected="one of " + ", ".join(known),
+            found=f"'{value}'",
+            fix=f"write {option} {known[-1]}",
+        )
 
 
 def register(app: typer.Typer) -> None:

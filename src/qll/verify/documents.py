@@ -17,9 +17,24 @@ from itertools import islice
 import numpy as np
 
 from qll.exchange.cases import Case, cases, require_bounds, substitute
-from qll.exchange.document import All, Assertion, Atom, Document, Some, atoms, hard_form
+from qll.exchange.document import (
+    FALSE,
+    TRUE,
+    All,
+    Assertion,
+    Atom,
+    Bounds,
+    Declaration,
+    Document,
+    Some,
+    Tensor,
+    atoms,
+    conjunction,
+    disjunction,
+    hard_form,
+)
 from qll.exchange.rounding import Boxes, inexact_inputs, within
-from qll.formula.hard import Affine, negated
+from qll.formula.hard import Affine, HardForm, Max, Min, negated
 from qll.networks import Network
 from qll.verify.backend import BACKENDS, Budget
 from qll.verify.condition import Array
@@ -207,6 +222,43 @@ def _questions(document: Document, network: Network, notes: dict[str, None]) -> 
             name=document.source,
         )
         yield _Asked(case, query, any(strict) and not all(strict))
+
+
+def document_of(query: Query) -> Document:
+    """A query of ours as a document: satisfiable iff the query is falsified. Ends are the floats,
+    exactly."""
+    bounds = Bounds()
+    bounds.grow(query.form.input_size)
+    for index, ends in enumerate(zip(query.lower.tolist(), query.upper.tolist(), strict=True)):
+        for side, end in zip(("lower", "upper"), ends, strict=True):
+            bounds.tighten(side, index, Fraction(end))
+    region = [_assertion(negated(c), strict=False) for c in query.constraints]
+    violated = _assertion(query.condition, strict=not query.tie_violates)
+    parts = conjunction([*region, violated])
+    tensors = (
+        Tensor("X", "input", "real", (query.form.input_size,), 0),
+        Tensor("Y", "output", "real", (query.form.output_size,), 0),
+    )
+    return Document(
+        (2, 1),
+        (Declaration("f", tensors),),
+        bounds,
+        parts.parts if isinstance(parts, All) else (parts,),
+        query.name or "<query>",
+    )
+
+
+def _assertion(form: HardForm, *, strict: bool) -> Assertion:
+    """What holds where the form is > 0, or >= 0."""
+    match form:
+        case Affine(terms, constant):
+            if not isinstance(constant, Fraction):
+                return TRUE if constant > 0 else FALSE
+            return Atom(terms, constant, strict)
+        case Max(parts):
+            return disjunction(_assertion(part, strict=strict) for part in parts)
+        case Min(parts):
+            return conjunction(_assertion(part, strict=strict) for part in parts)
 
 
 def _at_most(atom: Assertion) -> Affine:
