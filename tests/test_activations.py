@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from fractions import Fraction
+from typing import Any
 
 import mpmath
 import numpy as np
@@ -324,3 +325,17 @@ def test_a_sigmoid_classifier_is_decided_from_the_front_door() -> None:
         near = (point + 0.16 * torch.rand(4000, 12) - 0.08).clamp(0, 1)
         stays = bool((module(near).argmax(1) == label).all())
         assert stays or verdict.status is Status.FALSIFIED
+
+
+@pytest.mark.parametrize("name", ["relu", "sigmoid"])
+def test_inputs_that_cannot_move_change_no_bound(name: str, monkeypatch: Any) -> None:
+    form = network_of(RECORDS[name], 14, (100, 8, 8, 2))
+    lower = np.random.default_rng(15).normal(size=(3, 100)) * 0.0 + 0.25
+    upper = lower + np.where(np.arange(100) < 4, np.linspace(0.1, 0.5, 3)[:, None], 0.0)
+    rows, constant = np.eye(2), np.zeros(2)
+    found = Crown(form).bound(lower, upper, rows, constant, [[0], [1], [0, 1]])
+    monkeypatch.setattr(Crown, "_still", lambda self, boxes: None)
+    expected = Crown(form).bound(lower, upper, rows, constant, [[0], [1], [0, 1]])
+    np.testing.assert_allclose(found.value, expected.value, atol=1e-9)
+    np.testing.assert_allclose(found.mixed, expected.mixed, atol=1e-9)
+    np.testing.assert_allclose(found.linear[..., :4], expected.linear[..., :4], atol=1e-9)

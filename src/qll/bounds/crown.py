@@ -24,6 +24,8 @@ from qll.networks.relu_form import ReluForm
 
 # Entries of the largest temporary tensor; batches are cut to stay below it (8 bytes an entry).
 MOST_ENTRIES = 1 << 24
+# From this many inputs on those that cannot move are left out of the products.
+MANY_INPUTS = 64
 # Layers up to this width are followed densely by the compiled reading.
 DENSE_WIDTH = 512
 
@@ -297,7 +299,7 @@ class Crown(DualBound):
         rounding of that sum is one more of those that `qll.bounds.rounding` leaves room for."""
         lower, upper = boxes.lower, boxes.upper
         stuck = (lower == upper).all(dim=0) & (lower == lower[:1]).all(dim=0)
-        if 2 * int(stuck.sum()) < stuck.numel():
+        if stuck.numel() < MANY_INPUTS or 2 * int(stuck.sum()) < stuck.numel():
             return None
         held = self._last_still
         if held is not None and held.fits(stuck, lower[0]):
