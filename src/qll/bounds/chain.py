@@ -50,7 +50,7 @@ class Node:
     gap: Single | None = None
     depth: int = 0
     label: int = 0  # which obligation it belongs to
-    trail: Any = None  # how it came about (`qll.verify.prover.Trail`)
+    trail: Any = None  # how it came about (`qll.verify.proof.Trail`)
     # Units of beta and delta, measured once on the root of a tree: measured again on a node whose
     # betas have grown they would grow with them, without end.
     scales: tuple[float, float] = (0.0, 0.0)
