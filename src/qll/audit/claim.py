@@ -130,8 +130,8 @@ class Claim:
         inside = (witness >= self.lower).all() and (witness <= self.upper).all()
         require(inside, "the witness lies outside the region")
         require(self._allows(witness), "the witness breaks a constraint of the region")
-        x = [Fraction(v) for v in witness.tolist()]
-        direct = [sum(c * x[k] for k, c in own.items()) for own in self.direct]
+        x = witness.tolist()
+        direct = [sum(c * Fraction(x[k]) for k, c in own.items()) for own in self.direct]
         if self.network.is_exact:
             outputs = self.network.exact(x)
         else:

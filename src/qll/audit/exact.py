@@ -75,13 +75,14 @@ class Affine:
     def joined(self, other: Affine) -> Affine:
         return Affine(self.rows + other.rows, self.below + other.below)
 
-    def at(self, state: list[Fraction]) -> list[Fraction]:
-        """The values at a state, exactly."""
-        numbers, common = over_common([*state, Fraction(1)])  # ONE is the last
+    def at(self, state: list[int]) -> tuple[list[int], int]:
+        """The values at a state of integers over its last number, as integers over that number
+        times the second part."""
+        scale = math.lcm(*self.below)
         return [
-            Fraction(sum(n * numbers[k] for k, n in row.items()), below * common)
+            sum(n * state[k] for k, n in row.items()) * (scale // below)  # ONE is the last
             for row, below in zip(self.rows, self.below, strict=True)
-        ]
+        ], scale
 
     @lru_cache(maxsize=64)  # noqa: B019 - claims about one network share its layers
     def blocks(self, starts: tuple[int, ...]) -> tuple[list[tuple[int, Array, Array]], Array]:

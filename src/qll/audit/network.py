@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from qll.audit.curves import Curve, curve
-from qll.audit.exact import Affine, Array, diagonal, identity
+from qll.audit.exact import Affine, Array, diagonal, identity, over_common
 from qll.audit.onnx_file import INT64, TYPES, Dims, Node, NotConfirmed, parse, require
 from qll.audit.operators import Value, apply, windows
 
@@ -54,16 +54,23 @@ class Network:
 
     def exact(self, point: list[Any]) -> list[Fraction]:
         """The outputs in rational arithmetic on the stored weights."""
-        state = [Fraction(v) for v in point]
+        # Integers over one denominator: a fraction for every neuron would be reduced every time.
+        state, common = over_common(point)
         for layer, bent in zip(self.maps, (*self.curves, None), strict=True):
-            values = layer.at(state)
+            values, scale = layer.at([*state, common])
+            common *= scale
             if bent is None:
-                state += [max(v, Fraction(0)) for v in values]
+                more = [max(v, 0) for v in values]
             elif bent.exact is None:
                 raise NotConfirmed("an activation without exact values")
             else:
-                state += map(bent.exact, values)
-        return values
+                bents = [bent.exact(Fraction(v, common)) for v in values]
+                more, below = over_common(bents)
+                grown = math.lcm(common, below)
+                more = [v * (grown // below) for v in more]
+                scale, common = scale * (grown // common), grown
+            state = [v * scale for v in state] + more
+        return [Fraction(v, common) for v in values]
 
 
 class _Walk:
