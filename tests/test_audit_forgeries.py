@@ -227,7 +227,7 @@ HOLES: dict[str, list[Change]] = {
          "np.isfinite(bound).all() and (bound > 0).any()"),
     ],
     "numbers that are not finite": [
-        ("layout.py", "inside.all() and np.isfinite(array).all()", "True"),
+        ("layout.py", "require(inside.all(), ", "require(True, "),
         ("check.py", "np.isfinite(bound).all() and (bound > 0).all()", "not (bound <= 0).any()"),
     ],
     "bounds of neurons that are too good": [

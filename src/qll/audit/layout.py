@@ -15,6 +15,7 @@ import math
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -73,6 +74,7 @@ class Sizes:
     def loose(self) -> int:
         return int(np.unpackbits(self.found["loose"]).sum())
 
+    @cached_property
     def ties(self) -> int:
         """Copies of inputs in groups, but for the first of each."""
         copies = self.found["group_inputs"]
@@ -125,11 +127,11 @@ COLUMNS = {
     ),
     "delta": Column(
         {8: "u1", 16: "<f2", 32: "<f4"},
-        lambda s: s.problems() * s.ties(),
+        lambda s: s.problems() * s.ties,
         lambda s: {8: 1}.get(s.precision, -1),
         lambda s: {8: 255}.get(s.precision, 1),
     ),
-    "delta_scale": Column("<f4", lambda s: s.problems() if s.ties() else 0, lambda s: 0),
+    "delta_scale": Column("<f4", lambda s: s.problems() if s.ties else 0, lambda s: 0),
     # where neurons with another activation than ReLU are split
     "points": Column("<f8", _no_limit),
     "beta": Column("<f4", _no_limit, lambda s: 0),
@@ -186,9 +188,12 @@ def fit(arrays: dict[str, Any], widths: list[int], precision: int) -> dict[str, 
         column = COLUMNS[name]
         length = column.length(sizes)
         require(length is None or array.size == length, f"{name} of another length")
-        # A comparison with NaN is false.
-        inside = (array >= column.least(sizes)) & (array <= column.most(sizes))
-        require(inside.all() and np.isfinite(array).all(), f"{name} out of range")
+        least, most = column.least(sizes), column.most(sizes)
+        whole = np.ndim(least) > 0 or not array.size
+        ends = array if whole else np.array([array.min(), array.max()])
+        # A comparison with NaN is false, and what has a NaN has no other least or largest number.
+        inside = (ends >= least) & (ends <= most) & np.isfinite(ends)
+        require(inside.all(), f"{name} out of range")
         sizes.found[name] = array.astype(np.int64) if column.kind == "<u4" else array
     if "loose" in arrays:
         bits = np.unpackbits(arrays["loose"])
