@@ -7,11 +7,13 @@ verdicts*.json      what ``qll verify --json`` writes; verdicts of another netwo
 counterexamples.npz, witnesses*.npz
                     what ``qll attack --out`` keeps: index, clean, attacked_x, labels, outputs
 failure.json        {"reason": "..."}: the run was given up
+
+A finished run may also be one compact file (``qll.reports.compact``), which has all of this but the
+network and the counterexamples.
 """
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,12 +22,11 @@ from pathlib import Path
 from typing import Any
 
 from qll.errors import QllError, RunError
-from qll.files import read_json
 from qll.grid.experiment import experiment
 from qll.logics.base import Logic
 from qll.metrics import Evaluation, Share, is_vacuous
-from qll.training.config import TrainConfig
-from qll.training.run import RunFolder
+from qll.reports.compact import SUFFIX, folder_pieces, read_compact
+from qll.training.config import TrainConfig, build
 
 METRICS = (
     "PAcc",
@@ -84,7 +85,7 @@ class Run:
 
     @property
     def name(self) -> str:
-        return self.path.name
+        return self.path.name.removesuffix(SUFFIX)
 
     @property
     def logic(self) -> Logic | None:
@@ -175,7 +176,7 @@ def read_runs(folders: Sequence[Path]) -> Records:
     others; of two runs with one configuration and seed, the later one counts."""
     runs: list[Run] = []
     left_out: list[LeftOut] = []
-    for path in _find(folders):
+    for path in run_paths(folders):
         try:
             runs.append(read_run(path))
         except QllError as error:
@@ -184,7 +185,7 @@ def read_runs(folders: Sequence[Path]) -> Records:
         raise RunError(
             "there is no run to report",
             where=", ".join(str(folder) for folder in folders),
-            expected="folders with config.json, as 'qll train --out' makes them",
+            expected="folders with config.json, as 'qll train --out' makes them, or records",
             found="; ".join(item.reason for item in left_out) or "none",
             fix="give the folder of a run, or the one that holds several",
         )
@@ -193,28 +194,31 @@ def read_runs(folders: Sequence[Path]) -> Records:
 
 
 def read_run(path: Path) -> Run:
-    folder = RunFolder.open(path)
-    config = folder.config()
-    failure = path / "failure.json"
-    environment = path / "environment.json"
+    """A run's folder, or its compact record."""
+    pieces = read_compact(path) if path.name.endswith(SUFFIX) else folder_pieces(path)
+    try:
+        config = build(dict(pieces.config))
+        evaluation = None if pieces.evaluation is None else Evaluation.from_json(pieces.evaluation)
+    except QllError as error:
+        raise error.at(str(path)) from error
     return Run(
         path=path,
         config=config,
-        epochs=tuple(folder.rows()),
-        evaluation=folder.evaluation(),
+        epochs=tuple(pieces.epochs),
+        evaluation=evaluation,
         verifications=tuple(
-            _verification(file, folder, config) for file in sorted(path.glob("verdicts*.json"))
+            _verification(path / name, values, pieces.network, config)
+            for name, values in pieces.verdicts.items()
         ),
-        environment=read_json(environment, "environment") if environment.is_file() else {},
-        failure=str(read_json(failure, "failure").get("reason", "no reason recorded"))
-        if failure.is_file()
-        else None,
+        environment=pieces.environment,
+        failure=pieces.failure,
     )
 
 
-def _verification(path: Path, folder: RunFolder, config: TrainConfig) -> Verification:
-    values = read_json(path, "verdicts")
-    _check_asked(path, values, folder, config)
+def _verification(
+    path: Path, values: Mapping[str, Any], network: str | None, config: TrainConfig
+) -> Verification:
+    _check_asked(path, values, network, config)
     try:
         epsilon = values["parameters"]["epsilon"]
         answers = tuple(
@@ -238,13 +242,13 @@ def _verification(path: Path, folder: RunFolder, config: TrainConfig) -> Verific
 
 
 def _check_asked(
-    path: Path, values: Mapping[str, Any], folder: RunFolder, config: TrainConfig
+    path: Path, values: Mapping[str, Any], network: str | None, config: TrainConfig
 ) -> None:
     """A proof counts for the network and the property it was made for, and for no other."""
     expected = {"property": Path(config.property).stem}
     found = {"property": Path(str(values.get("property", ""))).stem}
-    if folder.onnx_path.is_file():
-        expected["network"] = hashlib.sha256(folder.onnx_path.read_bytes()).hexdigest()
+    if network is not None:
+        expected["network"] = network
         found["network"] = str(values.get("network_sha256", ""))
     for name, wanted in expected.items():
         if found[name] != wanted:
@@ -257,7 +261,8 @@ def _check_asked(
             )
 
 
-def _find(folders: Iterable[Path]) -> list[Path]:
+def run_paths(folders: Iterable[Path]) -> list[Path]:
+    """The folders and compact records of runs in or below ``folders``."""
     found: dict[Path, None] = {}
     for folder in folders:
         if not folder.is_dir():
@@ -281,6 +286,8 @@ def _walk(folder: Path, depth: int) -> Iterable[Path]:
         for child in sorted(folder.iterdir()):
             if child.is_dir() and not child.is_symlink():
                 yield from _walk(child, depth - 1)
+            elif child.name.endswith(SUFFIX):
+                yield child
 
 
 def _latest(runs: list[Run]) -> tuple[list[Run], list[LeftOut]]:

@@ -1,0 +1,45 @@
+"""``qll record``: finished runs as small files that stay in a repository."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+EXIT_DIFFERS = 1
+
+
+def record(
+    runs: Annotated[
+        list[Path], typer.Argument(help="Folders of runs, or folders that hold several.")
+    ],
+    out: Annotated[Path, typer.Option(help="The folder of the records.")],
+    replace: Annotated[
+        bool, typer.Option(help="Replace records from which a run differs; else they are kept.")
+    ] = False,
+) -> None:
+    """Keep the compact record of every finished run: configuration, figures by epoch, evaluation,
+    every verdict with its time; a few kB each, read by qll report. A run that has a record is
+    compared with it instead.
+
+    Exit code 1: a run differs from its record.
+
+    Example: qll record runs/paper --out results/paper
+    """
+    from qll.reports.recording import record_runs
+
+    counts: dict[str, int] = {}
+    for item in record_runs(runs, out, replace=replace):
+        counts[item.state] = counts.get(item.state, 0) + 1
+        if item.state != "same":
+            typer.echo(f"{item.name}: {item.state}")
+        for line in item.differences:
+            typer.echo(f"  {line}")
+    typer.echo(", ".join(f"{count} {state}" for state, count in sorted(counts.items())) or "no run")
+    if counts.get("differs"):
+        raise typer.Exit(EXIT_DIFFERS)
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(record)

@@ -1,0 +1,203 @@
+"""A finished run as one small file: what every table and page needs, without its network, images
+and witnesses. Such files stay in a repository where run folders cannot.
+
+The content is JSON under LZMA, the same bytes for the same run. Figures by epoch and verdicts are
+stored by column; losses and times with six digits, everything that is counted exactly.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import lzma
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from qll.errors import QllError, RunError
+from qll.files import MOST_BYTES, parse_json, read_json, write_atomically
+from qll.metrics import is_vacuous
+from qll.training.run import RunFolder
+
+SUFFIX = ".run.xz"
+FORMAT = "qll run 1"
+# Of a verdicts' file, beside the verdicts themselves.
+_ASKED = (
+    "property",
+    "text",
+    "parameters",
+    "network_sha256",
+    "points_sha256",
+    "labels_sha256",
+    "mean",
+    "std",
+    "timeout",
+    "backend",
+    "certified",
+    "count",
+)
+_DIGITS = 6
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """The records of a run as values, from a folder or from a compact file."""
+
+    config: Mapping[str, Any]
+    epochs: Sequence[Mapping[str, Any]]
+    evaluation: Mapping[str, Any] | None
+    verdicts: Mapping[str, Mapping[str, Any]]
+    environment: Mapping[str, Any]
+    task: Mapping[str, Any] | None
+    failure: str | None
+    network: str | None
+    """The SHA-256 of the network's file."""
+
+
+def folder_pieces(path: Path) -> Pieces:
+    folder = RunFolder.open(path)
+
+    def held(name: str, what: str) -> dict[str, Any] | None:
+        return read_json(path / name, what) if (path / name).is_file() else None
+
+    failure = held("failure.json", "failure")
+    network = folder.onnx_path
+    return Pieces(
+        config=read_json(folder.config_path, "configuration"),
+        epochs=folder.rows(),
+        evaluation=held("evaluation.json", "evaluation"),
+        verdicts={
+            file.name: read_json(file, "verdicts") for file in sorted(path.glob("verdicts*.json"))
+        },
+        environment=held("environment.json", "environment") or {},
+        task=held("task.json", "task"),
+        failure=None if failure is None else str(failure.get("reason", "no reason recorded")),
+        network=hashlib.sha256(network.read_bytes()).hexdigest() if network.is_file() else None,
+    )
+
+
+def write_compact(pieces: Pieces, path: Path) -> None:
+    values = {
+        "format": FORMAT,
+        # Where the data lay is the machine's affair.
+        "config": {k: v for k, v in pieces.config.items() if k != "data_dir"},
+        "epochs": _columns(pieces.epochs),
+        "evaluation": pieces.evaluation,
+        "verdicts": {name: _packed(held) for name, held in pieces.verdicts.items()},
+        "environment": pieces.environment,
+        "task": pieces.task,
+        "failure": pieces.failure,
+        "network": pieces.network,
+    }
+    text = json.dumps(values, sort_keys=True, separators=(",", ":"))
+    write_atomically(path, lzma.compress(text.encode(), preset=9 | lzma.PRESET_EXTREME))
+
+
+def read_compact(path: Path) -> Pieces:
+    try:
+        values = parse_json(_unpacked(path))
+        if values["format"] != FORMAT:
+            raise ValueError(f"format {values['format']!r}")
+        return Pieces(
+            config=dict(values["config"]),
+            epochs=_rows(values["epochs"]),
+            evaluation=values["evaluation"],
+            verdicts={name: _verdicts(held) for name, held in values["verdicts"].items()},
+            environment=dict(values["environment"]),
+            task=values["task"],
+            failure=values["failure"],
+            network=values["network"],
+        )
+    except QllError:
+        raise
+    except (OSError, lzma.LZMAError, KeyError, TypeError, ValueError, AttributeError) as error:
+        raise RunError(
+            "this is not the compact record of a run",
+            where=str(path),
+            expected=f"a file {SUFFIX} as 'qll record' writes it ({FORMAT})",
+            found=f"{type(error).__name__}: {error}",
+            fix="record the run again, or remove the file",
+        ) from error
+
+
+def _unpacked(path: Path) -> bytes:
+    """A few bytes of LZMA can stand for gigabytes: no more than a text may have is unpacked."""
+    reader = lzma.LZMADecompressor(format=lzma.FORMAT_XZ)
+    content = reader.decompress(path.read_bytes(), max_length=MOST_BYTES)
+    if not reader.eof or reader.unused_data:
+        raise ValueError("a stream that is torn, too long or followed by something else")
+    return content
+
+
+def _columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    names = dict.fromkeys(name for row in rows for name in row)
+    return {name: [_rounded(row.get(name)) for row in rows] for name in names}
+
+
+def _rows(columns: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
+    names = list(columns)
+    return [dict(zip(names, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+
+
+def _packed(held: Mapping[str, Any]) -> dict[str, Any]:
+    """Status, stage and reason are few words used often: each is stored once, with its rows."""
+    rows = held["verdicts"]
+    asked = {name: held[name] for name in _ASKED if name in held}
+    points = [row["point"] for row in rows]
+    return {
+        **asked,
+        "points": len(points) if points == list(range(len(points))) else points,
+        "status": "".join(str(row["status"])[0] for row in rows),
+        "vacuous": [k for k, row in enumerate(rows) if is_vacuous(row)],
+        "stage": _grouped([row.get("stage") for row in rows]),
+        "reason": _grouped([row.get("reason") for row in rows]),
+        "nodes": [row.get("nodes") for row in rows],
+        "seconds": [_rounded(row["seconds"]) for row in rows],
+    }
+
+
+_STATUS = {"v": "verified", "f": "falsified", "u": "unknown"}
+
+
+def _verdicts(packed: Mapping[str, Any]) -> dict[str, Any]:
+    statuses = [_STATUS[letter] for letter in packed["status"]]
+    count = len(statuses)
+    points = packed["points"]
+    columns = {
+        "point": list(range(points)) if isinstance(points, int) else points,
+        "status": statuses,
+        "vacuous": _marked(packed["vacuous"], count),
+        "stage": _spread(packed["stage"], count),
+        "reason": _spread(packed["reason"], count),
+        "nodes": packed["nodes"],
+        "seconds": packed["seconds"],
+    }
+    return {**{k: v for k, v in packed.items() if k in _ASKED}, "verdicts": _rows(columns)}
+
+
+def _grouped(values: Sequence[str | None]) -> dict[str, list[int]]:
+    found: dict[str, list[int]] = {}
+    for row, value in enumerate(values):
+        if value is not None:
+            found.setdefault(value, []).append(row)
+    return found
+
+
+def _spread(groups: Mapping[str, Sequence[int]], count: int) -> list[str | None]:
+    values: list[str | None] = [None] * count
+    for value, rows in groups.items():
+        for row in rows:
+            if not 0 <= row < count:
+                raise ValueError(f"verdict {row} of {count}")
+            values[row] = value
+    return values
+
+
+def _marked(rows: Sequence[int], count: int) -> list[bool]:
+    marked = set(rows)
+    return [row in marked for row in range(count)]
+
+
+def _rounded(value: Any) -> Any:
+    return float(f"{value:.{_DIGITS}g}") if isinstance(value, float) else value

@@ -1,0 +1,138 @@
+"""Compact records: what a report needs of a run in a few kB, and the ones in the repository."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import lzma
+from pathlib import Path
+
+import pytest
+from synthetic_runs import write_grid, write_run
+from typer.testing import CliRunner
+
+from qll.cli.main import build_app
+from qll.errors import RunError
+from qll.reports.compact import SUFFIX, read_compact
+from qll.reports.paper import read_paper
+from qll.reports.recording import differences, record_runs
+from qll.reports.records import read_run, read_runs
+from qll.reports.table_text import csv_text, markdown
+from qll.reports.tables import build_table
+
+ROOT = Path(__file__).parents[1]
+MOST_BYTES = 10 * 2**20  # of everything below results/
+
+
+def _record(runs: Path, out: Path) -> list[str]:
+    return [item.state for item in record_runs([runs], out, replace=False)]
+
+
+def test_tables_from_records_are_those_from_the_folders(tmp_path: Path) -> None:
+    write_grid(tmp_path / "runs", seeds=2, epochs=3, pairs=2)
+    states = _record(tmp_path / "runs", tmp_path / "records")
+    assert set(states) <= {"new", "unfinished"} and "new" in states
+    whole = read_runs([tmp_path / "runs"])
+    finished = [run for run in whole.runs if run.state == "finished"]
+    packed = read_runs([tmp_path / "records"])
+    assert sorted(run.name for run in packed.runs) == sorted(run.name for run in finished)
+    of_folders = build_table(type(whole)(tuple(finished), ()), None)
+    of_records = build_table(packed, None)
+    assert markdown(of_folders, "long") == markdown(of_records, "long")
+    assert csv_text(of_folders) == csv_text(of_records)
+
+
+def test_a_record_is_small_and_the_same_bytes_again(tmp_path: Path) -> None:
+    write_run(tmp_path / "run", "not-both", "dice", "qll:5", 0)
+    _record(tmp_path / "run", tmp_path / "a")
+    _record(tmp_path / "run", tmp_path / "b")
+    (one,) = (tmp_path / "a").iterdir()
+    (two,) = (tmp_path / "b").iterdir()
+    assert one.read_bytes() == two.read_bytes()
+    assert one.stat().st_size < 20_000
+
+
+def test_times_stages_and_reasons_survive(tmp_path: Path) -> None:
+    write_run(tmp_path / "run", "not-both", "dice", "qll:5", 0)
+    path = tmp_path / "run/verdicts-full.json"
+    values = json.loads(path.read_text())
+    values["verdicts"][3].update(status="unknown", stage="search", reason="out of time", nodes=7)
+    values["verdicts"][4].update(status="verified", stage="trivial", vacuous=True)
+    path.write_text(json.dumps(values))
+    _record(tmp_path / "run", tmp_path / "records")
+    held = read_compact(tmp_path / f"records/run{SUFFIX}")
+    row = held.verdicts["verdicts-full.json"]["verdicts"][3]
+    assert (row["status"], row["stage"], row["reason"], row["nodes"]) == (
+        "unknown",
+        "search",
+        "out of time",
+        7,
+    )
+    assert held.verdicts["verdicts-full.json"]["verdicts"][4]["vacuous"] is True
+    assert held.config.get("data_dir") is None
+
+
+def test_a_run_that_was_made_again_is_compared(tmp_path: Path) -> None:
+    write_run(tmp_path / "run", "not-both", "dice", "qll:5", 0)
+    assert _record(tmp_path / "run", tmp_path / "records") == ["new"]
+    assert _record(tmp_path / "run", tmp_path / "records") == ["same"]
+    path = tmp_path / "run/verdicts-full.json"
+    values = json.loads(path.read_text())
+    first = values["verdicts"][0]
+    first["status"] = "unknown" if first["status"] != "unknown" else "verified"
+    path.write_text(json.dumps(values))
+    held = tmp_path / f"records/run{SUFFIX}"
+    before = held.read_bytes()
+    found = " ".join(differences(read_run(held), read_run(tmp_path / "run")))
+    assert "CSat" in found or "unknown:" in found
+    assert "region 0" in found
+    command = ["record", str(tmp_path / "run"), "--out", str(tmp_path / "records")]
+    result = CliRunner().invoke(build_app(), command)
+    assert result.exit_code == 1 and "1 differs" in result.output
+    assert held.read_bytes() == before
+    result = CliRunner().invoke(build_app(), [*command, "--replace"])
+    assert result.exit_code == 0 and "1 replaced" in result.output
+    assert held.read_bytes() != before
+
+
+def test_a_record_of_another_experiment_is_not_replaced(tmp_path: Path) -> None:
+    write_run(tmp_path / "a/run", "not-both", "dice", "qll:5", 0)
+    write_run(tmp_path / "b/run", "not-both", "dice", "qll:2", 0)
+    _record(tmp_path / "a", tmp_path / "records")
+    with pytest.raises(RunError, match="another experiment"):
+        list(record_runs([tmp_path / "b"], tmp_path / "records", replace=True))
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"not xz",
+        lzma.compress(b"{}"),
+        lzma.compress(b'{"format": "qll run 9"}'),
+        lzma.compress(b"{}") + b"more",
+        lzma.compress(b"x" * 4096)[:-20],
+    ],
+)
+def test_damaged_records_are_named(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / f"x{SUFFIX}"
+    path.write_bytes(content)
+    with pytest.raises(RunError, match="compact record"):
+        read_compact(path)
+
+
+def test_the_records_of_the_repository_are_what_its_page_says(shared: Path) -> None:
+    place = ROOT / "bench/grid_page.py"
+    spec = importlib.util.spec_from_file_location("grid_page", place)
+    assert spec is not None and spec.loader is not None
+    grid_page = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(grid_page)
+    page = (ROOT / "docs/grid.md").read_text(encoding="utf-8")
+    part = grid_page.page_part(ROOT / "results/paper", read_paper(shared / "paper/results.json"))
+    assert page == grid_page.replaced(page, part), "run bench/grid_page.py --write docs/grid.md"
+
+
+def test_records_stay_small() -> None:
+    files = [path for path in (ROOT / "results").rglob("*") if path.is_file()]
+    assert any(path.name.endswith(SUFFIX) for path in files)
+    assert sum(path.stat().st_size for path in files) < MOST_BYTES
