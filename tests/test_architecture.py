@@ -53,7 +53,8 @@ RANKS = {
     "tuning": 10,
     "verbs": 11,
     "reports": 11,
-    "cli": 12,
+    "zoo": 12,
+    "cli": 13,
 }
 BESIDE = ("networks", "data")
 

@@ -3,8 +3,8 @@
 ``load`` and ``parse`` give a `Property`. ``train`` makes a network that obeys it, ``attack`` looks
 for a point where one does not, ``verify`` proves that there is none or finds it, ``audit`` checks a
 proof without the prover, ``evaluate`` sums up; ``cycle`` goes from a rule to a proved network,
-``repair`` mends one that violates it, ``bounds`` encloses outputs. `PropertyLoss` is for a training
-loop of your own. The builders of formulas are in `qll.formula`.
+``repair`` mends one that violates it, ``bounds`` encloses outputs, ``zoo`` has proved networks.
+`PropertyLoss` is for a training loop of your own. The builders of formulas are in `qll.formula`.
 
 Names are looked up on first use, so that ``import qll.formula`` needs no torch and the command
 line answers at once.
@@ -73,6 +73,7 @@ if TYPE_CHECKING:
     from qll.verbs import train as train
     from qll.verify.api import verify as verify
     from qll.verify.verdict import Verdict as Verdict
+    from qll.zoo.shelf import zoo as zoo
 
     __version__: str
 
@@ -94,6 +95,7 @@ __all__ = [
     "repair",
     "train",
     "verify",
+    "zoo",
 ]
 
 _VERBS = ("attack", "bounds", "cycle", "evaluate", "repair", "train")
@@ -105,6 +107,7 @@ _WHERE = {
     **dict.fromkeys(_VERBS, "qll.verbs"),
     "audit": "qll.audit.check",
     "verify": "qll.verify.api",
+    "zoo": "qll.zoo.shelf",
     "load": "qll.properties",
     "parse": "qll.properties",
     "Property": "qll.property",
@@ -130,7 +133,7 @@ _WHERE = {
 _PACKAGES = frozenset(
     {"attacks", "audit", "bounds", "cycle", "data", "errors", "formula", "kernels", "logics"}
     | {"metrics", "networks", "properties", "property", "regions", "registry", "training"}
-    | {"tuning", "verify"}
+    | {"tuning", "verify", "zoo"}
 )
 
 

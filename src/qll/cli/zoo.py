@@ -1,0 +1,115 @@
+"""``qll zoo``: networks that are proved, and their proofs checked on your machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+EXIT_NOT_CONFIRMED = 12
+app = typer.Typer(
+    help="Proved networks: list them, check their proofs here, add one.", rich_markup_mode=None
+)
+Folder = Annotated[
+    Path | None, typer.Option(help="The zoo; default: $QLL_ZOO, then that of the repository.")
+]
+
+
+@app.callback(invoke_without_command=True)
+def listed(context: typer.Context, folder: Folder = None) -> None:
+    """List the networks with their accuracy and what is proved of the test set.
+
+    Example: qll zoo check mnist-robust
+    """
+    from qll.zoo.shelf import names, zoo
+
+    context.obj = folder
+    if context.invoked_subcommand is not None:
+        return
+    rows = [("name", "rule", "data", "PAcc", "proved", "regions", "unknown")]
+    for name in names(folder):
+        card = zoo(name, folder=folder).card
+        held = card.proved
+        rows.append(
+            (
+                name,
+                card.rule,
+                card.data,
+                f"{card.accuracy:.1%}",
+                f"{held.share:.1%}",
+                f"{held.meant:,}",
+                str(held.unknown),
+            )
+        )
+    widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
+    for row in rows:
+        left = [row[k].ljust(widths[k]) for k in range(3)]
+        right = [row[k].rjust(widths[k]) for k in range(3, len(row))]
+        typer.echo("  ".join([*left, *right]).rstrip())
+
+
+@app.command()
+def check(
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(help="A network of the zoo.")],
+    sample: Annotated[int, typer.Option(min=0, help="Regions to prove again.")] = 5,
+    seed: Annotated[
+        int | None, typer.Option(help="Chooses them; default: others each time.")
+    ] = None,
+) -> None:
+    """Check the certificates of a network, and prove some of its regions again. Exit code 0: all
+    as its card says, 12: something is not.
+
+    Example: qll zoo check mnist-robust --sample 10
+    """
+    import sys
+
+    from qll.zoo.check import check as check_network
+    from qll.zoo.shelf import zoo
+
+    entry = zoo(name, folder=context.obj)
+    typer.echo(repr(entry))
+    typer.echo(entry.property.show().rstrip())
+
+    def said(count: int, total: int) -> None:
+        if sys.stderr.isatty():
+            typer.echo(f"\r{count} of {total} certificates", nl=count == total, err=True)
+
+    found = check_network(entry, sample=sample, seed=seed, progress=said)
+    typer.echo(f"certificates confirmed by the checker: {_counted(found.confirmed)}")
+    typer.echo(f"proved again: {_counted(found.proved)}")
+    for line in found.failures:
+        typer.echo(line)
+    if found.failures:
+        raise typer.Exit(EXIT_NOT_CONFIRMED)
+
+
+@app.command()
+def add(
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(help="What to call it.")],
+    run: Annotated[Path, typer.Option(help="The folder of the run.")],
+    verdicts: Annotated[Path, typer.Option(help="Of qll verify --count 0 --json.")],
+    certificates: Annotated[Path, typer.Option(help="Of the same call, --certificate.")],
+    count: Annotated[int, typer.Option(min=1, help="Regions whose certificates are kept.")] = 100,
+    licence: Annotated[str, typer.Option(help="Of the network and its data.")] = "MIT",
+) -> None:
+    """Put a trained and proved run into the zoo.
+
+    Example: qll zoo add mine --run runs/a --verdicts all.json --certificates certificates
+    """
+    from qll.zoo.adding import add as add_network
+    from qll.zoo.shelf import zoo_folder
+
+    place = zoo_folder(context.obj)
+    add_network(name, run, verdicts, certificates, place, count=count, licence=licence)
+    typer.echo(place / name)
+
+
+def _counted(counts: dict[str, int]) -> str:
+    return ", ".join(f"{count} {status}" for status, count in sorted(counts.items())) or "none"
+
+
+def register(parent: typer.Typer) -> None:
+    parent.add_typer(app, name="zoo")

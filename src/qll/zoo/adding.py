@@ -1,0 +1,124 @@
+"""A trained and proved run as a network of the zoo."""
+
+from __future__ import annotations
+
+import io
+import json
+import lzma
+import zipfile
+from collections.abc import Mapping
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from qll.errors import InputError
+from qll.files import read_json, write_atomically, write_error
+from qll.metrics import tally
+from qll.properties import load
+from qll.reports.compact import folder_pieces
+from qll.training.config import build
+from qll.zoo.card import NAME, Card, Proved, card_text
+from qll.zoo.check import CLAIM, POINTS, SUFFIX
+
+_LABELS = "labels = "
+_EARLIEST = (1980, 1, 1, 0, 0, 0)  # the same archive whenever it is made
+
+
+def add(
+    name: str, run: Path, verdicts: Path, certificates: Path, out: Path, *, count: int, licence: str
+) -> Card:
+    """``verdicts`` and ``certificates`` are what ``qll verify --count 0 --json V --certificate C``
+    wrote of the run's network; the evidence of the first ``count`` regions is kept."""
+    pieces = folder_pieces(run)
+    values = read_json(verdicts, "verdicts")
+    network = (run / "model.onnx").read_bytes()
+    digest = sha256(network).hexdigest()
+    if values.get("network_sha256") != digest:
+        raise InputError(
+            "these verdicts are about another network",
+            where=str(verdicts),
+            expected=digest,
+            found=str(values.get("network_sha256")),
+            fix="verify the run's model.onnx again",
+        )
+    if pieces.evaluation is None:
+        raise InputError(
+            "the run is not finished",
+            where=str(run),
+            expected="evaluation.json",
+            found="none",
+            fix="go on with it: qll train --resume",
+        )
+    config = build(dict(pieces.config))
+    prop = load(config.property, **values["parameters"])
+    rows = sorted(values["verdicts"], key=lambda row: int(row["point"]))
+    card = Card(
+        name=name,
+        rule=Path(config.property).stem,
+        parameters={key: float(value) for key, value in values["parameters"].items()},
+        data=config.data,
+        recipe=f"qll train {Path(config.property).stem} --data {config.data} "
+        f"--method {config.method} --seed {config.seed}",
+        seed=config.seed,
+        accuracy=float(pieces.evaluation["pacc"]["share"]),
+        proved=Proved(**tally(rows)),
+        timeout=float(values["timeout"]),
+        machine=str(pieces.environment.get("processor", "")),
+        licence=licence,
+        network_sha256=digest,
+    )
+    place = out / name
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise write_error(place, error) from error
+    hashes = "".join(_hashed(row, certificates) for row in rows)
+    write_atomically(place / "network.onnx", network)
+    write_atomically(place / "rule.qll", prop.show().encode())
+    write_atomically(place / "hashes.xz", lzma.compress(hashes.encode("ascii"), preset=9))
+    write_atomically(place / "certificates.zip", _archive(certificates, count))
+    write_atomically(place / NAME, card_text(card).encode())
+    return card
+
+
+def _file(certificates: Path, point: int) -> Path:
+    return certificates / f"{point:05d}{SUFFIX}"
+
+
+def _hashed(row: Mapping[str, Any], certificates: Path) -> str:
+    path = _file(certificates, int(row["point"]))
+    digest = sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
+    return f"{row['point']} {row['status']} {digest}".rstrip() + "\n"
+
+
+def _archive(certificates: Path, count: int) -> bytes:
+    """The first ``count`` points with their labels, and the certificates of those that have one."""
+    points = np.load(certificates / POINTS, allow_pickle=False)[:count]  # noqa: TID251 - no pickles
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
+        held = io.BytesIO()
+        np.save(held, points, allow_pickle=False)
+        _store(archive, CLAIM, _claim(certificates / CLAIM, len(points)))
+        _store(archive, POINTS, held.getvalue())
+        for point in range(len(points)):
+            path = _file(certificates, point)
+            if path.is_file():
+                _store(archive, path.name, path.read_bytes())
+    return content.getvalue()
+
+
+def _claim(path: Path, count: int) -> bytes:
+    """The claim as it was written, with the labels of the first points alone."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    for k, line in enumerate(lines):
+        if line.startswith(_LABELS):  # of the file's own entries, no other begins so
+            lines[k] = f"{_LABELS}{json.loads(line.removeprefix(_LABELS))[:count]}"
+    return ("\n".join(lines) + "\n").encode()
+
+
+def _store(archive: zipfile.ZipFile, name: str, data: bytes) -> None:
+    item = zipfile.ZipInfo(name, _EARLIEST)
+    item.compress_type = zipfile.ZIP_DEFLATED
+    archive.writestr(item, data)

@@ -1,0 +1,189 @@
+"""A network of the zoo seen for oneself: its certificates checked, a sample of regions re-proved.
+
+Nothing of the card is believed: the claim that certificates are compared with is made of the
+network's and the rule's own files, here.
+"""
+
+from __future__ import annotations
+
+import lzma
+import tempfile
+import zipfile
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from qll.audit import Expected, audit, read_claim
+from qll.errors import InputError
+from qll.files import MOST_BYTES
+from qll.formula.question import canonical
+from qll.zoo.shelf import ProvedNetwork
+
+SUFFIX = ".qllcert"
+CLAIM, POINTS = "claim.toml", "points.npy"
+
+
+@dataclass
+class Checked:
+    """``failures`` is empty if everything is as the card says."""
+
+    confirmed: dict[str, int] = field(default_factory=dict)
+    proved: dict[str, int] = field(default_factory=dict)
+    failures: list[str] = field(default_factory=list)
+
+
+def check(
+    entry: ProvedNetwork,
+    *,
+    sample: int = 5,
+    seed: int | None = None,
+    timeout: float | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Checked:
+    """Every certificate that is stored, and ``sample`` of these regions decided anew. ``seed``
+    chooses the sample; without one it is another each time."""
+    found = Checked()
+    network = entry.onnx.read_bytes()
+    if sha256(network).hexdigest() != entry.card.network_sha256:
+        found.failures.append("network.onnx is not the network that the card names")
+        return found
+    listed = read_hashes(entry)
+    with tempfile.TemporaryDirectory() as name:
+        place = Path(name)
+        expected = _expected(entry, place)
+        decided = _audit_all(place, network, expected, listed, found, progress)
+    _compare_counts(entry, listed, found)
+    chooser = np.random.default_rng(seed)
+    rows = sorted(chooser.permutation(sorted(decided))[:sample].tolist())
+    if rows:
+        _prove_again(entry, expected, {row: decided[row] for row in rows}, timeout, found)
+    return found
+
+
+def read_hashes(entry: ProvedNetwork) -> dict[int, tuple[str, str]]:
+    """Status and SHA-256 (empty where there is no certificate) of every region."""
+    try:
+        reader = lzma.LZMADecompressor(format=lzma.FORMAT_XZ)
+        text = reader.decompress(entry.hashes.read_bytes(), max_length=MOST_BYTES).decode("ascii")
+        if not reader.eof or reader.unused_data:
+            raise ValueError("a stream that is torn, too long or followed by something else")
+        rows = [line.split(" ") for line in text.splitlines()]
+        found = {int(row[0]): (row[1], row[2] if len(row) > 2 else "") for row in rows}
+        if len(found) != len(rows):
+            raise ValueError("a region that occurs twice")
+        return found
+    except (OSError, lzma.LZMAError, ValueError, IndexError) as error:
+        raise _damaged(entry.hashes, "lines of region, status and SHA-256", error) from error
+
+
+def _expected(entry: ProvedNetwork, place: Path) -> Expected:
+    """The claim about the stored points, of this network and this rule and no other."""
+    try:
+        with zipfile.ZipFile(entry.certificates) as archive:
+            for item in archive.infolist():
+                if item.file_size > MOST_BYTES or Path(item.filename).name != item.filename:
+                    raise ValueError(f"{item.filename!r} is not a plain small file")
+                (place / item.filename).write_bytes(archive.read(item))
+    except (OSError, ValueError, zipfile.BadZipFile, RuntimeError) as error:
+        raise _damaged(entry.certificates, "certificates, claim and points", error) from error
+    held = read_claim(place / CLAIM)
+    prop = entry.property
+    return Expected(
+        text=canonical(prop.specification, prop.values),
+        network=entry.card.network_sha256,
+        points=held.points,
+        labels=held.labels,
+    )
+
+
+def _audit_all(
+    place: Path,
+    network: bytes,
+    expected: Expected,
+    listed: dict[int, tuple[str, str]],
+    found: Checked,
+    progress: Callable[[int, int], None] | None,
+) -> dict[int, str]:
+    """The verdict of every region whose certificate is confirmed."""
+    decided: dict[int, str] = {}
+    paths = sorted(place.glob(f"*{SUFFIX}"))
+    for count, path in enumerate(paths, start=1):
+        data = path.read_bytes()
+        answer = audit(data, network, expected)
+        if not answer.confirmed or answer.claim is None:
+            found.failures.append(f"{path.name}: NOT CONFIRMED: {answer.reason}")
+        else:
+            row = expected.compare(answer.claim)
+            decided[row] = answer.verdict
+            found.confirmed[answer.verdict] = found.confirmed.get(answer.verdict, 0) + 1
+            if listed.get(row) != (answer.verdict, sha256(data).hexdigest()):
+                found.failures.append(f"{path.name}: another certificate than hashes.xz lists")
+        if progress is not None:
+            progress(count, len(paths))
+    for row in range(len(expected.points)):
+        if row not in decided and listed.get(row, ("", ""))[1]:
+            found.failures.append(f"region {row}: its certificate is missing")
+    return decided
+
+
+def _compare_counts(
+    entry: ProvedNetwork, listed: dict[int, tuple[str, str]], found: Checked
+) -> None:
+    said = entry.card.proved
+    for status in ("verified", "falsified", "unknown"):
+        count = sum(held[0] == status for held in listed.values())
+        if count != getattr(said, status):
+            found.failures.append(
+                f"the card says {getattr(said, status)} {status}, hashes.xz lists {count}"
+            )
+
+
+def _prove_again(
+    entry: ProvedNetwork,
+    expected: Expected,
+    rows: dict[int, str],
+    timeout: float | None,
+    found: Checked,
+) -> None:
+    from qll.verify.api import verify
+
+    x = expected.points[list(rows)].reshape(-1, *entry.network.input_shape[-3:])
+    labels: Any = None
+    if expected.labels is not None:
+        chosen = [expected.labels[row] for row in rows]
+        labels = _labels(chosen, entry.network.output_size)
+    verdicts = verify(
+        entry.property,
+        entry.onnx,
+        x,
+        labels,
+        timeout=timeout or entry.card.timeout,
+        certified=True,
+    )
+    for (row, status), verdict in zip(rows.items(), verdicts, strict=True):
+        found.proved[verdict.status] = found.proved.get(verdict.status, 0) + 1
+        if verdict.status not in (status, "unknown"):
+            found.failures.append(f"region {row}: certified {status}, now {verdict.status}")
+
+
+def _labels(rows: list[tuple[int, ...]], outputs: int) -> Any:
+    if all(len(row) == 1 for row in rows):
+        return np.array([row[0] for row in rows])
+    several = np.zeros((len(rows), outputs), dtype=np.int64)
+    for k, row in enumerate(rows):
+        several[k, list(row)] = 1
+    return several
+
+
+def _damaged(path: Path, expected: str, error: Exception) -> InputError:
+    return InputError(
+        "a file of the zoo is damaged",
+        where=str(path),
+        expected=expected,
+        found=str(getattr(error, "strerror", None) or error),
+        fix="get it again from the repository",
+    )
