@@ -52,6 +52,7 @@ RANKS = {
     "cycle": 10,
     "tuning": 10,
     "verbs": 11,
+    "doctor": 12,
     "reports": 11,
     "zoo": 12,
     "cli": 13,

@@ -18,6 +18,8 @@ def laws(
     """Test every logic for the features and laws of the paper's tables.
 
     Nothing is looked up: each entry is tried on random, tied and extreme values.
+
+    Example: qll laws --json laws.json
     """
     from qll.files import write_json
     from qll.logics import laws as tables

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 import qll
+from qll.cli.groups import GroupedCommands
 from qll.cli.solver import NAME, build_solver, query_arguments
 from qll.errors import QllError
 
@@ -32,9 +33,9 @@ def _name(value: bool) -> None:
 def build_app() -> typer.Typer:
     app = typer.Typer(
         name="qll",
+        cls=GroupedCommands,
         help="Neural networks that provably obey a written rule.",
         no_args_is_help=True,
-        add_completion=False,
         pretty_exceptions_enable=False,
         rich_markup_mode=None,
     )

@@ -1,0 +1,43 @@
+"""``qll doctor``: what is installed here, and whether it works."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+EXIT_WRONG = 1
+_MARKS = {"ok": "ok     ", "missing": "missing", "wrong": "WRONG  "}
+
+
+def doctor(
+    self_test: Annotated[
+        bool, typer.Option("--self-test/--no-self-test", help="Prove something small.")
+    ] = True,
+    out: Annotated[Path | None, typer.Option("--json", help="Write the findings here.")] = None,
+) -> None:
+    """Versions, machine, extras, data, compiled kernels, and a self-test of seconds. What is
+    missing is optional. Exit code 1: something is wrong.
+
+    Example: qll doctor
+    """
+    from dataclasses import asdict
+
+    from qll.doctor import examine
+    from qll.files import write_json
+
+    found = []
+    for item in examine(self_test=self_test):
+        found.append(item)
+        typer.echo(f"{_MARKS[item.state]}  {item.topic:<17}  {item.said}")
+        if item.fix and item.state != "ok":
+            typer.echo(f"{'':27} Fix: {item.fix}")
+    if out is not None:
+        write_json(out, {"findings": [asdict(item) for item in found]})
+    if any(item.state == "wrong" for item in found):
+        raise typer.Exit(EXIT_WRONG)
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(doctor)
