@@ -20,6 +20,7 @@ MAX_LINES = 500
 OPTIONAL = (
     "numba", "scipy", "onnx", "onnxruntime", "highspy", "maraboupy", "PIL", "safetensors",
     "joblib", "distributed", "ray", "tensorboard", "plotly", "matplotlib", "jinja2",
+    "pyarrow", "pandas",
 )  # fmt: skip
 
 # Lower never imports higher. Packages of one rank may import each other, but modules never in a

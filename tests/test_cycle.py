@@ -101,7 +101,7 @@ def test_a_contradiction_is_named_instead_of_trained_on(tmp_path: Path) -> None:
 
 def test_data_points_that_violate_whatever_the_outputs_are_named(tmp_path: Path) -> None:
     data = load_data("dice-rendered", **SMALL)
-    values = np.sort(data.test.images[:8, 0, 0, 0])
+    values = np.sort(data.test.inputs[:8, 0, 0, 0])
     threshold = float((values[3] + values[4]) / 2)  # half of the asked points are above it
     rule = tmp_path / "input.qll"
     rule.write_text(

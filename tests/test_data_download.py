@@ -233,7 +233,7 @@ def test_load_downloads_once(server: Server, small_mnist: Path) -> None:
     data = load("mnist")
     assert (len(data.train), len(data.test)) == (7, 3)
     assert len(server.requests) == 4
-    np.testing.assert_array_equal(load("mnist").train.pixels, data.train.pixels)
+    np.testing.assert_array_equal(load("mnist").train.stored, data.train.stored)
     assert len(server.requests) == 4
     assert not list(small_mnist.rglob("*.part"))
 

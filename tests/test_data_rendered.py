@@ -103,12 +103,12 @@ def test_data_set_streams() -> None:
     """Test images do not depend on the number of training images, nor occur among them."""
     small = load("dice-rendered", count_train=10, count_test=20)
     large = load("dice-rendered", count_train=30, count_test=20)
-    np.testing.assert_array_equal(small.test.pixels, large.test.pixels)
-    np.testing.assert_array_equal(small.train.pixels, large.train.pixels[:10])
-    train = {image.tobytes() for image in large.train.pixels}
-    assert not train & {image.tobytes() for image in large.test.pixels}
+    np.testing.assert_array_equal(small.test.stored, large.test.stored)
+    np.testing.assert_array_equal(small.train.stored, large.train.stored[:10])
+    train = {image.tobytes() for image in large.train.stored}
+    assert not train & {image.tobytes() for image in large.test.stored}
     other = load("dice-rendered", count_train=10, count_test=20, seed=1)
-    assert not np.array_equal(other.test.pixels, small.test.pixels)
+    assert not np.array_equal(other.test.stored, small.test.stored)
 
 
 @pytest.fixture

@@ -49,10 +49,10 @@ def record(**changes: object) -> DataSet:
 def test_a_good_record() -> None:
     data = record()
     assert data.shape == (1, 2, 2) and (data.lower, data.upper) == (0, 1)
-    assert data.train.images.dtype == np.float32
-    np.testing.assert_array_equal(data.train.images, data.train.pixels / np.float32(255))
+    assert data.train.inputs.dtype == np.float32
+    np.testing.assert_array_equal(data.train.inputs, data.train.stored / np.float32(255))
     images, labels = data.train.batch(torch.tensor([1, 0]))
-    np.testing.assert_array_equal(images, data.train.images[[1, 0]])
+    np.testing.assert_array_equal(images, data.train.inputs[[1, 0]])
     assert images.dtype == torch.float32 and labels.tolist() == [2, 0]
     assert torch.equal(data.augment(images, torch.Generator()), images)
     with pytest.raises(DataError, match="no published verification subset"):
@@ -115,7 +115,7 @@ def test_repr_rebuilds() -> None:
     data = load("dice-rendered", count_train=4, count_test=2, seed=5)
     assert repr(data) == "load('dice-rendered', count_train=4, count_test=2, seed=5)"
     again = eval(repr(data), {"load": load})  # noqa: S307 - our own repr
-    np.testing.assert_array_equal(again.train.pixels, data.train.pixels)
+    np.testing.assert_array_equal(again.train.stored, data.train.stored)
 
 
 def test_import_needs_no_extra() -> None:
@@ -192,8 +192,8 @@ def test_published_digits(shared: Path, name: str, mean: float, std: float) -> N
     data = load(name, shared / "data")
     assert (len(data.train), len(data.test), data.shape) == (60000, 10000, (1, 28, 28))
     assert (data.mean, data.std, data.batch_size) == ((mean,), (std,), 512)
-    assert abs(data.train.pixels.mean() / 255 - mean) < 1e-4
-    assert abs(data.train.pixels.std() / 255 - std) < 1e-4
+    assert abs(data.train.stored.mean() / 255 - mean) < 1e-4
+    assert abs(data.train.stored.std() / 255 - std) < 1e-4
     assert np.bincount(data.test.labels).tolist() == (
         [1000] * 10
         if name == "fashion"
@@ -201,7 +201,7 @@ def test_published_digits(shared: Path, name: str, mean: float, std: float) -> N
     )
     rows = data.published_subset()
     verified = read_idx(shared / "corpus" / f"{name}-images.idx")  # (100, 28, 28) float64
-    np.testing.assert_array_equal(data.test.pixels[rows, 0] / 255, verified)
+    np.testing.assert_array_equal(data.test.stored[rows, 0] / 255, verified)
     labels = read_idx(shared / "corpus" / f"{name}-labels.idx")
     np.testing.assert_array_equal(data.test.labels[rows], labels)
 
@@ -212,12 +212,12 @@ def test_published_dice(shared: Path) -> None:
     assert data.batch_size == 16 and data.task == "multi-label"
     rows = data.published_subset()
     verified = read_idx(shared / "corpus" / "dice-images.idx")  # (68, 3, 28, 28) float32
-    np.testing.assert_array_equal(data.test.images[rows], verified)
+    np.testing.assert_array_equal(data.test.inputs[rows], verified)
     faces = read_idx(shared / "corpus" / "dice-labels.idx")  # (68, 3) visible faces
     multi_hot = np.zeros((68, 6), np.int64)
     np.put_along_axis(multi_hot, faces.astype(np.int64), 1, axis=1)
     np.testing.assert_array_equal(data.test.labels[rows], multi_hot)
-    images = data.train.images.astype(np.float64)
+    images = data.train.inputs.astype(np.float64)
     np.testing.assert_allclose(images.mean((0, 2, 3)), data.mean, atol=5e-4)
     np.testing.assert_allclose(images.std((0, 2, 3)), data.std, atol=5e-5)
 

@@ -267,7 +267,7 @@ def test_a_certificate_from_the_bound_is_never_refuted_by_the_verifier() -> None
     torch.manual_seed(3)
     prop = qll.load("not-both", epsilon=0.01)
     data = load_data("dice-rendered", **SMALL)
-    x = torch.from_numpy(data.test.images)
+    x = torch.from_numpy(data.test.inputs)
     accepted = refuted = 0
     for seed in range(4):
         torch.manual_seed(seed)
@@ -314,7 +314,7 @@ def test_the_projected_network_obeys_everywhere() -> None:
     with torch.no_grad():
         noise = 30 * torch.randn(2000, 3, 28, 28)
         assert bool(prop.holds(model(noise)).all())
-    x = torch.from_numpy(load_data("dice-rendered", **SMALL).test.images)
+    x = torch.from_numpy(load_data("dice-rendered", **SMALL).test.inputs)
     assert all(v.status == "verified" for v in qll.verify(prop, model, x, timeout=5.0))
 
 
@@ -329,7 +329,7 @@ def test_opposite_outputs_are_tied_where_the_property_leaves_equality() -> None:
     with torch.no_grad():
         y = model(30 * torch.randn(2000, 3, 28, 28))
     assert torch.equal(y[:, [0, 1, 2]] > 0, y[:, [5, 4, 3]] < 0)
-    x = torch.from_numpy(load_data("dice-rendered", **SMALL).test.images)
+    x = torch.from_numpy(load_data("dice-rendered", **SMALL).test.inputs)
     for certified in (False, True):
         verdicts = qll.verify(prop, model, x, timeout=5.0, certified=certified)
         assert all((v.status, v.stage) == ("verified", "construction") for v in verdicts)
@@ -342,7 +342,7 @@ def test_a_stricter_rule_may_be_what_holds() -> None:
         return resolve("not-both", "dice-rendered", options={**options, **more})
 
     model = train(run("exactly-one")).model.eval()
-    x = torch.from_numpy(load_data("dice-rendered", **SMALL).test.images)
+    x = torch.from_numpy(load_data("dice-rendered", **SMALL).test.inputs)
     verdicts = qll.verify(qll.load("not-both"), model, x, timeout=5.0, certified=True)
     assert all((v.status, v.stage) == ("verified", "construction") for v in verdicts)
     looser = {"logic": "qll:5", "method": "projected", "data_options": SMALL}

@@ -161,7 +161,7 @@ def judged(
     from qll.metrics import constraint_accuracy, prediction_accuracy
     from qll.verify.api import verify
 
-    x, labels = torch.from_numpy(data.test.images), torch.from_numpy(data.test.labels)
+    x, labels = torch.from_numpy(data.test.inputs), torch.from_numpy(data.test.labels)
     found = attack(JUDGING)(model, prop, x, labels, seed=seed)
     verdicts = verify(prop, model.eval(), x[:PROVED], certified=True, timeout=5.0)
     return Trained(
@@ -220,7 +220,7 @@ def keep(out: Path, data: DataSet, found: list[Trained]) -> None:
         worst = one.attacked.margins.argsort()[:4]
         save_comparison(
             out / f"{name}.png",
-            data.test.images[worst.numpy()],
+            data.test.inputs[worst.numpy()],
             one.attacked.x[worst].numpy(),
             captions=[
                 f"{'violated' if m < 0 else 'not falsified'}, margin {m:.3g}"
@@ -241,7 +241,7 @@ def _keep_witnesses(path: Path, data: DataSet, one: Trained) -> None:
         return
     save_comparison(
         path,
-        data.test.images[[i for i, _ in shown]],
+        data.test.inputs[[i for i, _ in shown]],
         np.stack([v.witness.reshape(data.shape) for _, v in shown if v.witness is not None]),
         captions=[
             f"image {i}: falsified, violated by {v.value[0]:.3g}" for i, v in shown if v.value

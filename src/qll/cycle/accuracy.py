@@ -91,4 +91,4 @@ def _chance(data: DataSet) -> float:
 
 
 def _test(data: DataSet) -> tuple[Tensor, Tensor]:
-    return torch.from_numpy(data.test.images), torch.from_numpy(data.test.labels)
+    return torch.from_numpy(data.test.inputs), torch.from_numpy(data.test.labels)

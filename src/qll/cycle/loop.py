@@ -444,7 +444,7 @@ class _Cycle:
         """Test images on which the decisions are those of the network that the cycle began from."""
         if self.start is None:
             return None
-        x = torch.from_numpy(self.data.test.images)
+        x = torch.from_numpy(self.data.test.inputs)
         ours, theirs = model(x), self.start.eval()(x)
         if self.data.task == "multi-label":
             return float(((ours > 0) == (theirs > 0)).float().mean())

@@ -67,7 +67,7 @@ def load_dice(
     count = int(_TRAIN_SHARE * len(labels))
     train = Split(pixels[order[:count]], labels[order[:count]])
     test = Split(pixels[order[count:]], labels[order[count:]])
-    mean, std = (_MEAN, _STD) if checksum else channel_statistics(train.pixels)
+    mean, std = (_MEAN, _STD) if checksum else channel_statistics(train.stored)
     verified = np.random.RandomState(_VERIFIED_SEED).permutation(len(test))
     return DataSet(
         name="dice",

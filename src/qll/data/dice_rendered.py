@@ -309,7 +309,7 @@ def load_dice_rendered(
     train, test = (
         _split(count, seed, part) for part, count in enumerate((count_train, count_test))
     )
-    mean, std = channel_statistics(train.pixels)
+    mean, std = channel_statistics(train.stored)
     return DataSet(
         name="dice-rendered",
         train=train,

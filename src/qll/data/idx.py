@@ -67,6 +67,16 @@ def _read(
 ) -> NDArray[Any]:
     magic = file.read(4)
     if len(magic) < 4 or magic[:2] != b"\0\0" or magic[2] not in TYPES or magic[3] == 0:
+        if magic and magic[:2] != b"\0\0":
+            raise DataError(
+                "this is not an IDX file",
+                where=where,
+                expected="two zero bytes at its beginning, as MNIST's files have them",
+                found=f"a text ('{magic.decode()}...')"
+                if magic.isascii() and magic.decode().isprintable()
+                else magic.hex(" "),
+                fix="pass tables, NPZ and folders of images to --data; damaged files, fetch again",
+            )
         kinds = ", ".join(f"{code:02x}" for code in TYPES)
         _refuse(where, f"two zero bytes, a type ({kinds}) and a number of axes", magic.hex(" "))
     dtype, axes = TYPES[magic[2]], magic[3]

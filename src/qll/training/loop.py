@@ -460,7 +460,7 @@ class Trainer:
         if split == "validation":
             x, labels = self.data.train.batch(self.validation_rows)
         else:
-            x = torch.from_numpy(self.data.test.images)
+            x = torch.from_numpy(self.data.test.inputs)
             labels = torch.from_numpy(self.data.test.labels)
         return x.to(self.config.device), labels.to(self.config.device)
 
