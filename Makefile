@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-slow check fuzz faults format clean
+.PHONY: demo test test-slow check site fuzz faults format clean
 
 demo: .venv/installed
 	$(BIN)/qll demo
@@ -26,7 +26,12 @@ check: .venv/installed
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(MAKE) site
 	$(MAKE) test
+
+# The documentation as a site, in build/site; a link that leads nowhere is an error.
+site: .venv/installed
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
 format: .venv/installed
 	$(BIN)/ruff format .

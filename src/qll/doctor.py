@@ -29,9 +29,11 @@ EXTRAS = {
     "verify": ("the complete verifier", ("highspy", "numba", "onnx")),
     "marabou": ("Marabou as a second verifier", ("maraboupy",)),
     "report": ("pages, figures", ("plotly", "matplotlib", "jinja2")),
+    "tables": ("Parquet files", ("pyarrow",)),
     "tune": ("qll tune", ("optuna",)),
     "dask": ("grids on a Dask cluster", ("distributed",)),
     "ray": ("grids on a Ray cluster", ("ray",)),
+    "docs": ("the site of this documentation", ("mkdocs", "mkdocstrings")),
     "tensorboard": ("curves in TensorBoard", ("tensorboard",)),
 }
 _FLAGS = ("avx512f", "avx2", "fma", "neon", "asimd")
