@@ -7,6 +7,7 @@ bound of given multipliers in float64, less what rounding may have added to it
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,6 +16,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from qll import limits
 from qll.bounds.dual import Rates
 from qll.bounds.groups import Groups, group_neurons
 from qll.bounds.rounding import Sizes, proved
@@ -24,6 +26,8 @@ from qll.networks.relu_form import ReluForm
 # fewest steps: each piece computes one bound more than it takes steps.
 PIECE_PRODUCTS = 200_000_000
 LEAST_PIECE = 4
+# Of an entry of a dense matrix: itself, and with its transpose in both precisions.
+KEPT_BYTES = 8 + 2 * 4 + 2 * 8
 
 Array: TypeAlias = NDArray[np.float64]
 Single: TypeAlias = NDArray[np.float32]
@@ -68,12 +72,20 @@ class Chain:
     layers: int
     tile: int  # widths are padded to a multiple
     groups: Groups  # of the first layer
+    whole: Chain | None = None  # of all layers, whose matrices this one begins with
 
     @classmethod
     def prefixes(cls, form: ReluForm, tile: int) -> list[Chain]:
         """The chains of the first 1, 2, ... hidden layers."""
         groups = group_neurons(form.layers[0].terms[0][1], form.input_size)
-        return [cls(form, k, tile, groups) for k in range(1, len(form.layers))]
+        count = len(form.layers) - 1
+        whole = cls(form, count, tile, groups)
+        return [*(cls(form, k, tile, groups, whole) for k in range(1, count)), whole]
+
+    @staticmethod
+    def dense_entries(form: ReluForm) -> int:
+        """Of the matrices above the first layer, which the kernels read densely."""
+        return sum(a * b for a, b in itertools.pairwise(form.widths[1:-1]))
 
     @cached_property
     def widths(self) -> NDArray[np.int64]:
@@ -124,8 +136,12 @@ class Chain:
     @cached_property
     def upper(self) -> list[Array]:
         """Padded dense weights of hidden layers 1.. (0 is the grouped first layer)."""
+        if self.whole is not None:
+            return self.whole.upper[: self.layers - 1]
+        limits.need(KEPT_BYTES * self.dense_entries(self.form), "the matrices of a proof")
         result = []
         for k in range(1, self.layers):
+            limits.check()
             weight = _dense(self.form.layers[k].terms[0][1])
             padded = np.zeros((int(self.widths[k]), int(self.widths[k - 1])))
             padded[: weight.shape[0]] = self.spread(k - 1, weight)
@@ -142,14 +158,9 @@ class Chain:
 
     def _packed(self, dtype: Any) -> tuple[Any, ...]:
         g = self.groups
-        flat = [np.zeros(0, dtype)]
-        flat_transposed = [np.zeros(0, dtype)]
-        at = [0]
-        for weight in self.upper:
-            flat.append(weight.astype(dtype).ravel())
-            flat_transposed.append(weight.T.astype(dtype).ravel())
         sizes = [w.size for w in self.upper]
         at = [0, *np.concatenate([[0], np.cumsum(sizes)]).tolist()][: max(self.layers, 1)]
+        flat, flat_transposed = self._flat(np.dtype(dtype))
         block_at = np.concatenate([[0], np.cumsum([b.size for b in g.blocks])])[:-1]
         is_home = g.copy_home == np.arange(g.copies)
         return (
@@ -157,8 +168,8 @@ class Chain:
             self.widths,
             self.starts,
             self.bias.astype(dtype),
-            np.concatenate(flat),
-            np.concatenate(flat_transposed),
+            flat,
+            flat_transposed,
             np.array(at, dtype=np.int64),
             g.neuron_starts,
             g.copy_starts,
@@ -170,6 +181,28 @@ class Chain:
             is_home,
             g.share.astype(dtype),
         )
+
+    def _flat(self, dtype: np.dtype[Any]) -> tuple[Any, Any]:
+        """All of `upper` one after the other, and transposed; the whole chain keeps them."""
+        count = sum(w.size for w in self.upper)
+        if self.whole is not None:
+            kept = self.whole._flat(dtype)
+            return kept[0][:count], kept[1][:count]
+        if dtype not in self._kept:
+            plain, transposed = np.empty(count, dtype), np.empty(count, dtype)
+            at = 0
+            for weight in self.upper:
+                limits.check()
+                here = slice(at, at + weight.size)
+                plain[here].reshape(weight.shape)[:] = weight
+                transposed[here].reshape(weight.T.shape)[:] = weight.T
+                at += weight.size
+            self._kept[dtype] = plain, transposed
+        return self._kept[dtype]
+
+    @cached_property
+    def _kept(self) -> dict[np.dtype[Any], tuple[Any, Any]]:
+        return {}
 
     def interval(self, sizes: Sizes) -> tuple[Array, Array]:
         """Pre-activation bounds of every layer by interval arithmetic, flat and padded."""
@@ -244,6 +277,9 @@ class DualLanes:
         width = int(chain.widths[-1])
         most_copies = int(np.diff(g.copy_starts).max(initial=1))
         most_neurons = int(np.diff(g.neuron_starts).max(initial=1))
+
+        copied = 20 * n + objectives * (width + 4) + 6 * copies + 2 * inputs
+        limits.need(4 * LANES * copied, "the multipliers of a proof")
 
         def floats(entries: int) -> Single:
             return aligned_floats(max(entries, 1) * LANES)
@@ -356,22 +392,22 @@ def evaluate(
     neurons: Array | None = None,
     *,
     hull: bool = True,
+    stop: Callable[[], bool] | None = None,
 ) -> Array:
     """Rigorous bounds by the nodes' multipliers over the box of ``sizes``; ``neurons`` is what
-    `Chain.sizes` gives, where that is at hand."""
+    `Chain.sizes` gives, where that is at hand. Nodes that ``stop`` leaves no time for have none."""
     from qll.kernels.dual_check import bound_of
 
     lower, upper = sizes.lower, sizes.upper
     mid, rad = (lower + upper) / 2, (upper - lower) / 2
     held = chain.sizes(sizes) if neurons is None else neurons[: chain.neurons]
-    found = np.array(
-        [
-            bound_of(
-                chain.packed64, mid, rad, node.low, node.high, node.sign, node.objective,
-                node.offset, node.alpha, node.beta, node.weight, node.delta, hull,
-                held, sizes.inputs, node.size, sizes.unit,
-            )
-            for node in nodes
-        ]
-    )  # fmt: skip
+    found = np.full(len(nodes), -np.inf)
+    for i, node in enumerate(nodes):
+        if stop is not None and stop():
+            break
+        found[i] = bound_of(
+            chain.packed64, mid, rad, node.low, node.high, node.sign, node.objective,
+            node.offset, node.alpha, node.beta, node.weight, node.delta, hull,
+            held, sizes.inputs, node.size, sizes.unit,
+        )  # fmt: skip
     return proved(found)

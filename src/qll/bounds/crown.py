@@ -24,6 +24,9 @@ from qll.networks.relu_form import ReluForm
 
 # Entries of the largest temporary tensor; batches are cut to stay below it (8 bytes an entry).
 MOST_ENTRIES = 1 << 24
+# Multiplications between two looks at the clock, some tenths of a second; one by a sparse matrix
+# takes as long as many by a dense one.
+PIECE_WORK, SPARSE_WORK = 2_000_000_000, 16
 # From this many inputs on those that cannot move are left out of the products.
 MANY_INPUTS = 64
 # Layers up to this width are followed densely by the compiled reading.
@@ -170,7 +173,8 @@ class Crown(DualBound):
             unstable = loose.any(dim=0).nonzero()[:, 0]
             low, high = low.clone(), high.clone()
             # In pieces, so that a wide layer neither fills the memory nor holds up the clock.
-            piece = max(1, MOST_ENTRIES // (8 * self.widest))
+            work = 2 * sum(map(_work, (m for terms in self.terms[:k] for _, m in terms)))
+            piece = max(1, min(MOST_ENTRIES // (8 * self.widest), PIECE_WORK // work))
             for some in torch.split(unstable, piece):
                 if stop is not None and stop():
                     break
@@ -365,6 +369,13 @@ class Crown(DualBound):
 
 def _count(rows: Tensor) -> int:
     return rows.shape[1] if rows.ndim == 3 else 2 * len(rows)
+
+
+def _work(matrix: Tensor) -> int:
+    """Of one row times the matrix."""
+    if matrix.layout == torch.strided:
+        return max(1, matrix.numel())
+    return max(1, SPARSE_WORK * matrix.values().numel())
 
 
 def _times(back: Tensor, vector: Tensor, units: Tensor | None) -> Tensor:

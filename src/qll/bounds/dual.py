@@ -35,6 +35,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from qll import limits
 from qll.bounds.groups import Groups, group_neurons
 from qll.bounds.rounding import Sizes
 from qll.bounds.sparse import csr_tensor
@@ -43,6 +44,8 @@ from qll.networks.relu_form import ReluForm
 
 # Above this many entries a sparse matrix stays sparse in torch.
 DENSE_ENTRIES = 1 << 22
+# More groups than these are not told apart: their hulls take seconds for each step of an ascent.
+MOST_GROUPS = 2048
 # Adam's decay rates; the second is short because ascents are.
 ADAM = (0.9, 0.99)
 
@@ -128,8 +131,10 @@ class DualBound:
         return torch.as_tensor(np.asarray(values), dtype=self.dtype, device=self.device)
 
     def _matrix(self, weight: Any) -> Tensor:
+        limits.check()
         if isinstance(weight, np.ndarray):
             return self.tensor(weight)
+        limits.need(32 * weight.nnz, "a matrix of the bounds")
         if weight.shape[0] * weight.shape[1] <= DENSE_ENTRIES:
             return self.tensor(weight.toarray())
         transposed = weight.T.tocsr()  # stored so that rows @ W is (W.T @ rows.T).T
@@ -145,12 +150,14 @@ class DualBound:
 
     @cached_property
     def groups(self) -> Groups | None:
-        """Groups of layer 1, if it is a hidden ReLU layer that reads the input alone."""
+        """Groups of layer 1, if it is a hidden ReLU layer that reads the input alone and they are
+        not too many."""
         first = self.form.layers[0]
         plain = first.activation == RELU and [s for s, _ in first.terms] == [0]
         if len(self.form.layers) < 2 or not plain:
             return None
-        return group_neurons(first.terms[0][1], self.form.input_size)
+        found = group_neurons(first.terms[0][1], self.form.input_size)
+        return found if found.count <= MOST_GROUPS else None
 
     @property
     def copies(self) -> int:
@@ -293,6 +300,7 @@ class DualBound:
         pieces = []
         for g, block in enumerate(groups.blocks):
             rows = groups.order[groups.neuron_starts[g] : groups.neuron_starts[g + 1]]
+            limits.check()
             copies = slice(int(groups.copy_starts[g]), int(groups.copy_starts[g + 1]))
             weights = self.tensor(block)
             own[:, copies] = back[:, rows] @ weights
@@ -304,6 +312,7 @@ class DualBound:
         lower, upper = domains.lower[:, inputs], domains.upper[:, inputs]
         points = torch.zeros_like(shared)
         for g, (rows, copies, weights) in enumerate(pieces):
+            limits.check()
             free = torch.where(
                 unstable[:, rows], negative[:, rows], torch.zeros_like(negative[:, rows])
             )

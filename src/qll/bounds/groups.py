@@ -12,6 +12,8 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from qll import limits
+
 Array: TypeAlias = NDArray[np.float64]
 Indices: TypeAlias = NDArray[np.int64]
 
@@ -50,6 +52,7 @@ def group_neurons(weight: Any, input_size: int) -> Groups:
     rows = _rows(weight)
     by_support: dict[bytes, list[int]] = {}
     for row, (columns, _) in enumerate(rows):
+        limits.check()
         by_support.setdefault(columns.tobytes(), []).append(row)
     order: list[int] = []
     neuron_starts, copy_starts = [0], [0]
@@ -57,6 +60,7 @@ def group_neurons(weight: Any, input_size: int) -> Groups:
     hull: list[bool] = []
     blocks: list[Array] = []
     for members in by_support.values():
+        limits.check()
         support = rows[members[0]][0]
         small = 0 < len(support) <= HULL_INPUTS
         size = HULL_NEURONS if small else len(members)

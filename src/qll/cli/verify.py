@@ -37,6 +37,10 @@ def verify(
     ] = None,
     std: Annotated[str | None, typer.Option(help="Its deviation.")] = None,
     timeout: Annotated[float, typer.Option(help="Seconds for each data point.")] = 10.0,
+    memory: Annotated[
+        float | None,
+        typer.Option(help="GB for each process; by default half of what is free, shared by all."),
+    ] = None,
     jobs: Annotated[int, typer.Option(help="Processes; 0 for one on each core.")] = 0,
     engine: Annotated[str, typer.Option(help="local (processes), dask or ray.")] = "local",
     scheduler: Annotated[
@@ -88,6 +92,7 @@ def verify(
         points,
         truth,
         timeout=timeout,
+        memory=None if memory is None else memory * 1e9,
         backend=backend,
         cross_check=cross_check,
         certified=certified,
@@ -96,8 +101,7 @@ def verify(
         mean=_numbers(mean, "--mean"),
         std=_numbers(std, "--std"),
     )
-    if len(problem):
-        problem.query(0)  # names a bad region or formula before anything is written
+    problem = problem.first_query()  # names a bad region or formula before anything is written
     if certificate is not None or certified:
         _warn(handle)
     journal = Journal(out, problem)
@@ -159,7 +163,8 @@ def _details(known: dict[int, dict[str, Any]], points: Any) -> list[str]:
         if row["status"] == "unknown":
             bound = row.get("bound")
             short = "" if bound is None or bound > 0 else f" (bound {bound:.3g}, needed above 0)"
-            lines.append(f"  point {i}: unknown: {row['reason']}{short}")
+            detail = f" ({row['detail']})" if row.get("detail") else ""
+            lines.append(f"  point {i}: unknown: {row['reason']}{detail}{short}")
         elif row["status"] == "falsified" and row.get("witness") is not None:
             moved = np.abs(np.array(row["witness"]) - np.asarray(points[i], float).reshape(-1))
             lines.append(

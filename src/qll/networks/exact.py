@@ -40,14 +40,16 @@ from typing import Protocol
 
 import numpy as np
 
+from qll import limits
 from qll.errors import InputError
 from qll.networks.activations import RELU, Activation
-from qll.networks.matrices import Array, Matrix, absolute, longest_row, rows_of
+from qll.networks.matrices import Array, Matrix, absolute, entries, longest_row, rows_of
 from qll.networks.program import Activate, Affine, Program
 
 UNIT = 2.0**-53
 TINY = 2.0**-1000  # far above anything lost to underflow, far below any value of interest
 MAX_G = 0.25
+EXACT_BYTES = 120  # of an entry: a Python float, two integers and their places in lists
 
 
 class HasProgram(Protocol):
@@ -126,6 +128,8 @@ def _prepare(step: Affine) -> _Prepared:
             found=str(products),
             fix="use a smaller network",
         )
+    limits.check()
+    limits.need(sum(12 * entries(matrix).size for _, matrix in step.terms), "an enclosure")
     terms = tuple((source, matrix, absolute(matrix)) for source, matrix in step.terms)
     slack = g * np.abs(step.bias) + (products + 1) * TINY
     return _Prepared(terms, step.bias, g, slack, step.divisor)
@@ -201,10 +205,18 @@ class _IntegerStep:
         self.divisor = None if step.divisor is None else _fractions(step.divisor.tolist())
         self.terms = []
         for source, matrix in step.terms:
+            limits.check()
+            limits.need(EXACT_BYTES * entries(matrix).size, "an exact replay")
             rows = rows_of(matrix)
-            flat, scale = _over_common_denominator([v for _, row in rows for v in row])
-            whole = iter(flat)
-            integer_rows = [(columns, [next(whole) for _ in columns]) for columns, _ in rows]
+            scale = 1
+            for _, row in rows:  # floats are dyadic: the common denominator is the largest
+                limits.check()
+                scale = max(scale, max((v.as_integer_ratio()[1] for v in row), default=1))
+            integer_rows = []
+            for columns, row in rows:
+                limits.check()
+                ratios = (v.as_integer_ratio() for v in row)
+                integer_rows.append((columns, [n * (scale // d) for n, d in ratios]))
             self.terms.append((source, integer_rows, scale))
 
     def apply(self, values: list[tuple[list[int], int]]) -> tuple[list[int], int]:
@@ -215,6 +227,7 @@ class _IntegerStep:
         for (source, rows, _), scale in zip(self.terms, scales, strict=True):
             vector, lift = values[source][0], common // scale
             for i, (columns, weights) in enumerate(rows):
+                limits.check()
                 product = sum(w * vector[k] for k, w in zip(columns, weights, strict=True))
                 total[i] += product * lift
         if self.divisor is None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from qll import limits
 from qll.errors import NetworkError
 from qll.networks.activations import RELU, Activation
 from qll.networks.matrices import (
@@ -42,6 +43,7 @@ def _fold(program: Program) -> ReluForm:
     layers: list[Layer] = []
     total = 0
     for step in program.steps:
+        limits.check()
         if isinstance(step, Activate):
             layers.append(_layer(values[step.source], step.function))
             width = layers[-1].width

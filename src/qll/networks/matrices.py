@@ -7,11 +7,13 @@ two is somewhere between: the choice is made by density, in one place.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from qll import limits
 from qll.errors import MissingExtra, NetworkError
 
 Array: TypeAlias = NDArray[np.float64]
@@ -21,6 +23,10 @@ DENSE_FROM = 0.2  # share of non-zeros above which a dense product is both small
 MAX_ENTRIES = 1 << 26  # half a GiB of float64: more is a mistake or an attack
 
 MAX_TOTAL = 1 << 27  # entries of all matrices of one network together
+# Multiplications between two looks at the clock, some tenths of a second.
+PIECE_DENSE, PIECE_SPARSE = 1 << 31, 1 << 25
+# Bytes of an entry while a matrix is built: value, row, column, and a copy.
+BUILDING = 32
 
 
 def sparse() -> Any:
@@ -44,6 +50,8 @@ def check_entries(entries: int, what: str) -> None:
             found=f"{entries:,}",
             fix="use a smaller network or input",
         )
+    limits.check()
+    limits.need(BUILDING * entries, what)
 
 
 def check_total(entries: int) -> None:
@@ -97,12 +105,33 @@ def compact(matrix: Matrix) -> Matrix:
 
 def multiply(left: Matrix, right: Matrix) -> Matrix:
     """``left @ right``, compacted; the size of the result is bounded before it is computed."""
+    what = "folding two affine layers"
     if is_sparse(left) and is_sparse(right):
-        row_sizes = np.diff(right.indptr)
-        check_entries(int(row_sizes[left.indices].sum()), "folding two affine layers")
-        return compact(left @ right)
-    check_entries(left.shape[0] * right.shape[1], "folding two affine layers")
-    return compact(np.asarray(left @ right))
+        work = np.diff(right.indptr)[left.indices]
+        check_entries(int(work.sum()), what)
+        parts = [left[rows] @ right for rows in _pieces(left, int(work.sum()), PIECE_SPARSE)]
+        return compact(parts[0] if len(parts) == 1 else sparse().vstack(parts, format="csr"))
+    check_entries(left.shape[0] * right.shape[1], what)
+    fast = not is_sparse(left) and not is_sparse(right)
+    if is_sparse(right):
+        total = left.shape[0] * entries(right).size
+    else:
+        total = entries(left).size * right.shape[1]
+    most = PIECE_DENSE if fast else PIECE_SPARSE
+    parts = [np.asarray(left[rows] @ right) for rows in _pieces(left, total, most)]
+    return compact(parts[0] if len(parts) == 1 else np.concatenate(parts))
+
+
+def _pieces(left: Matrix, work: int, most: int) -> Iterator[Any]:
+    """Rows of ``left``, so few that no piece of a product of ``work`` operations is long."""
+    rows = left.shape[0]
+    step = max(1, rows * most // max(work, 1))
+    if step >= rows:
+        yield slice(None)
+        return
+    for start in range(0, rows, step):
+        limits.check()
+        yield slice(start, start + step)
 
 
 def add(left: Matrix, right: Matrix) -> Matrix:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -43,11 +44,11 @@ class Network:
 
     @property
     def input_size(self) -> int:
-        return self.program.widths[0]
+        return math.prod(self.graph.input_shape)
 
     @property
     def output_size(self) -> int:
-        return self.program.widths[-1]
+        return math.prod(self.graph.output_shape)  # the batch is of one
 
     @cached_property
     def sha256(self) -> str:

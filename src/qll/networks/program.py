@@ -14,6 +14,7 @@ from typing import TypeAlias
 
 import numpy as np
 
+from qll import limits
 from qll.errors import NetworkError
 from qll.networks.activations import RELU, Activation
 from qll.networks.matrices import (
@@ -88,6 +89,7 @@ class ProgramBuilder:
         *,
         divisor: Array | None = None,
     ) -> int:
+        limits.check()
         width = terms[0][1].shape[0] if bias is None else bias.shape[0]
         if bias is None:
             bias = np.zeros(width)

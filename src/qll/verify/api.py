@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -14,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from qll import limits
 from qll.errors import InputError, RunError
 from qll.formula.hard import Affine, HardForm
 from qll.formula.parse import parse_specification
@@ -21,6 +23,7 @@ from qll.networks import Network
 from qll.networks import load as load_network
 from qll.property import Property
 from qll.regions import Region
+from qll.verify import clock
 from qll.verify.backend import BACKENDS, Backend, Budget
 from qll.verify.condition import Array, substitute
 from qll.verify.query import Query
@@ -29,6 +32,9 @@ from qll.workers import Lost, Workers
 
 # Queries that go to a worker together: enough to share the attack's batch, few enough to balance.
 _CHUNK = 16
+
+# What a problem computes on first use and another one about the same network may take over.
+_READINGS = ("handle", "prop", "_forms", "reading")
 
 Labels = tuple[tuple[int, ...], ...]
 OnVerdict = Callable[[int, Verdict], None]
@@ -53,6 +59,8 @@ class Problem:
     certified: bool = False
     certificates: Path | None = None
     numbers: tuple[int, ...] | None = None  # of the points, where they are a part of others
+    memory: float | None = None  # bytes for one process; by default a share of those that are free
+    spent: float = 0.0  # seconds that reading the network took, of the first queries' time
 
     @classmethod
     def of(
@@ -63,12 +71,14 @@ class Problem:
         labels: Any = None,
         **options: Any,
     ) -> Problem:
+        start = clock.now()
         mean, std = options.pop("mean", None), options.pop("std", None)
+        own = mean is None and std is None
         points = np.asarray(x.detach().cpu() if isinstance(x, Tensor) else x, dtype=np.float64)
         handle = network
         if not isinstance(handle, Network):
             shape = tuple(points.shape[1:]) if isinstance(handle, nn.Module) else None
-            handle = load_network(handle, input_shape=shape, mean=mean, std=std)
+            handle, own = load_network(handle, input_shape=shape, mean=mean, std=std), True
         elif mean is None and std is None and handle.normalisation is not None:
             mean, std = (_plain(v, handle.input_shape) for v in handle.normalisation)
         if points.ndim < 2 or int(np.prod(points.shape[1:])) != handle.input_size:
@@ -83,7 +93,7 @@ class Problem:
                 "a data point is not finite", expected="finite numbers", found="NaN or infinity",
                 fix="remove the point",
             )  # fmt: skip
-        return cls(
+        found = cls(
             prop.show(),
             prop.name,
             {p.name: prop.value_of(p.name) for p in prop.specification.parameters},
@@ -94,9 +104,21 @@ class Problem:
             _patterns(labels, len(points), handle.output_size) if prop.uses_labels else None,
             **options,
         )
+        if own:
+            vars(found)["handle"] = handle
+        return found._after(clock.now() - start)
 
     def __len__(self) -> int:
         return len(self.points)
+
+    def paid(self) -> Problem:
+        """The same problem, once somebody's time has paid for reading it."""
+        return self._after(0.0)
+
+    def _after(self, spent: float) -> Problem:
+        found = replace(self, spent=spent)
+        vars(found).update({k: v for k, v in vars(self).items() if k in _READINGS})
+        return found
 
     def part(self, indices: Sequence[int]) -> Problem:
         """Some of the points, with their numbers: what a worker process is given."""
@@ -115,9 +137,7 @@ class Problem:
     def take_over(self, other: Problem) -> None:
         """The network as ``other`` has read it, and the formulas, if they are the same."""
         if self.reading == other.reading:
-            for name in ("handle", "prop", "_forms"):
-                if name in vars(other):
-                    vars(self)[name] = vars(other)[name]
+            vars(self).update({k: v for k, v in vars(other).items() if k in _READINGS})
 
     @cached_property
     def reading(self) -> str:
@@ -177,20 +197,48 @@ class Problem:
         )
 
     def decide(self, indices: Sequence[int]) -> list[Verdict]:
-        """Together, since they share the attack; if memory does not suffice, one by one."""
+        """Together, since they share the network and the attack; if memory does not suffice, one by
+        one."""
+        memory = limits.default_memory() if self.memory is None else self.memory
         try:
-            return self._decide(indices)
+            with limits.limited(memory=memory):
+                return self._decide(indices)
+        except limits.OutOfTime:
+            return [_given_up(self, Reason.TIME, "reading")] * len(indices)
+        except limits.OutOfMemory as error:  # what is read is the same for each of them
+            return [_given_up(self, Reason.MEMORY, "reading", str(error))] * len(indices)
         except MemoryError:
             if len(indices) == 1:
-                return [_out_of_memory(self, "there was not enough memory")]
+                return [_given_up(self, Reason.MEMORY, "worker", "the system gave no more")]
         return [verdict for i in indices for verdict in self.decide([i])]
 
+    def first_query(self) -> Problem:
+        """Reads the network and the formula, within the time of all points: what is wrong with them
+        is named before any work. The same problem, which knows what that took."""
+        if not len(self):
+            return self
+        start = clock.now()
+        with suppress(limits.OutOfTime, limits.OutOfMemory):  # said of each query, when it is asked
+            memory = limits.default_memory() if self.memory is None else self.memory
+            deadline = start + self.timeout * len(self)
+            with limits.limited(deadline=deadline, now=clock.now, memory=memory):
+                self.query(0)
+        return self._after(self.spent + clock.now() - start)
+
     def _decide(self, indices: Sequence[int]) -> list[Verdict]:
-        queries = [self.query(i) for i in indices]
-        budget = Budget(self.timeout, self.seed, self.certified or self.certificates is not None)
-        verdicts = _backend(self.backend).decide(queries, budget)
+        start, count = clock.now() - self.spent, len(indices)
+        with limits.limited(deadline=start + self.timeout * count, now=clock.now):
+            queries = [self.query(i) for i in indices]
+            limits.check()
+        share = (clock.now() - start) / count  # of reading and folding, which they have in common
+        proofs = self.certified or self.certificates is not None
+        budget = Budget(self.timeout - share, self.seed, proofs, memory=self.memory)
+        verdicts = [
+            replace(verdict, seconds=verdict.seconds + share)
+            for verdict in _backend(self.backend).decide(queries, budget)
+        ]
         if self.cross_check is not None:
-            others = _backend(self.cross_check).decide(queries, Budget(self.timeout, self.seed))
+            others = _backend(self.cross_check).decide(queries, replace(budget, proofs=False))
             for i, ours, theirs in zip(indices, verdicts, others, strict=True):
                 if ours.contradicts(theirs):
                     raise RunError(
@@ -312,32 +360,32 @@ def decide_all(
     """Verdicts as they come, in any order, from ``jobs`` processes or from ``workers``. A worker
     that dies (out of memory, killed) is replaced; queries that kill theirs when they are alone with
     it are ``unknown``."""
-    # A first query here names bad input before any process starts.
-    if indices:
-        problem.query(indices[0])
+    problem = problem.first_query()
     chunks = [indices[k : k + _CHUNK] for k in range(0, len(indices), _CHUNK)]
     workers = workers or Workers(jobs=max(jobs, 1))
     if workers.is_local and (workers.count == 1 or len(chunks) <= 1):
         for chunk in chunks:
             yield from zip(chunk, problem.decide(chunk), strict=True)
+            problem = problem.paid()
         return
+    if problem.memory is None and workers.is_local:
+        problem = replace(problem, memory=limits.default_memory(workers.count))
+    problem = problem.paid()  # each worker reads it again
     while chunks:
         lost: list[Sequence[int]] = []
         for k, found in workers.run(_decide, [problem.part(chunk) for chunk in chunks]):
             if not isinstance(found, Lost):
                 yield from zip(chunks[k], found, strict=True)
             elif len(chunks[k]) == 1:
-                yield chunks[k][0], _out_of_memory(problem, found.reason)
+                yield chunks[k][0], _given_up(problem, Reason.MEMORY, "worker", found.reason)
             else:
                 lost.append(chunks[k])
         # One query took the others of its chunk with it: each is asked alone.
         chunks = [[i] for chunk in lost for i in chunk]
 
 
-def _out_of_memory(problem: Problem, note: str) -> Verdict:
-    return Verdict(
-        Status.UNKNOWN, "worker", reason=Reason.MEMORY, backend=problem.backend, notes=(note,)
-    )
+def _given_up(problem: Problem, reason: Reason, stage: str, detail: str = "") -> Verdict:
+    return Verdict(Status.UNKNOWN, stage, reason=reason, backend=problem.backend, detail=detail)
 
 
 def verify(
@@ -355,25 +403,34 @@ def verify(
     mean: Any = None,
     std: Any = None,
     seed: int = 0,
+    memory: float | None = None,
     on_verdict: OnVerdict | None = None,
 ) -> list[Verdict]:
     """Prove or refute ``prop`` around every row of ``x`` (raw inputs), for an ONNX file or module.
 
     One `Verdict` for each row: ``verified``, ``falsified`` with a ``witness`` of the row's shape,
-    or ``unknown`` with a reason. ``timeout`` is in seconds for each query. ``mean``/``std`` are for
-    networks that take normalised input. ``certified`` believes only what the independent checker
-    confirms; ``certificates`` names a folder to keep the evidence in.
+    or ``unknown`` with a reason. ``timeout`` is in seconds for each query, all that is done for it
+    included: what rows have in common (reading the network, say) is paid by all of them. ``memory``
+    is in GB for each process, by default half of what is free; beyond it the answer is ``unknown``.
+    ``mean``/``std`` are for networks that take normalised input. ``certified`` believes only what
+    the independent checker confirms; ``certificates`` names a folder to keep the evidence in.
     """
     if timeout <= 0:
         raise InputError(
             "the time-out is not positive", expected="seconds > 0", found=f"{timeout:g}",
             fix="pass timeout=10",
         )  # fmt: skip
+    if memory is not None and memory <= 0:
+        raise InputError(
+            "the limit of memory is not positive", expected="gigabytes > 0", found=f"{memory:g}",
+            fix="pass memory=4, or leave it out for half of what is free",
+        )  # fmt: skip
     problem = Problem.of(
         prop,
         network,
         x,
         labels,
+        memory=None if memory is None else memory * 1e9,
         timeout=float(timeout),
         backend=backend,
         cross_check=cross_check,

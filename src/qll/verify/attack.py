@@ -6,6 +6,7 @@ conditions have the same tree share one batch, whatever their thresholds and lab
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,6 +16,8 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from qll import limits
+from qll.networks.matrices import entries
 from qll.networks.relu_form import ReluForm
 from qll.verify import clock
 from qll.verify.condition import Any_, Array, Tree, add_soft_weights, reduce_tree
@@ -28,6 +31,9 @@ FIRST_STEP, LAST_STEP = 1.0, 0.02
 FIRST_HARDNESS, LAST_HARDNESS = 2.0, 40.0
 # Above this float32 value a point is worth an exact judgement; below it, search on.
 CLEAR = 1e-6
+# Multiplications of a step between two looks at the clock, some hundredths of a second, and entries
+# of all pre-activations at once.
+PIECE_PRODUCTS, PIECE_ENTRIES = 100_000_000, 1 << 25
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,10 +44,23 @@ class SearchNetwork:
 
     @cached_property
     def _weights(self) -> list[list[tuple[int, Any, Any]]]:
-        return [
-            [(j, w.astype(np.float32), _transpose(w.astype(np.float32))) for j, w in layer.terms]
-            for layer in self.form.layers
-        ]
+        limits.need(16 * self._entries, "the network of a search")
+        found = []
+        for layer in self.form.layers:
+            limits.check()
+            singles = [(j, w.astype(np.float32)) for j, w in layer.terms]
+            found.append([(j, w, _transpose(w)) for j, w in singles])
+        return found
+
+    @cached_property
+    def _entries(self) -> int:
+        return sum(entries(w).size for layer in self.form.layers for _, w in layer.terms)
+
+    @cached_property
+    def piece(self) -> int:
+        """Points that one piece of a step may have."""
+        each = 2 * sum(self.form.widths)
+        return max(1, min(PIECE_PRODUCTS // max(self._entries, 1), PIECE_ENTRIES // each))
 
     @cached_property
     def _biases(self) -> list[Single]:
@@ -147,9 +166,8 @@ def _attack(
     aims[:, 1::2] = rng.integers(len(parts), size=aims[:, 1::2].shape)
     x = start
     for step in range(plan.steps + 1):
-        value, gradient = search.value_and_gradient(
-            x, alive, aims[alive], _between(FIRST_HARDNESS, LAST_HARDNESS, step, plan.steps)
-        )
+        hardness = _between(FIRST_HARDNESS, LAST_HARDNESS, step, plan.steps)
+        value, gradient = search.value_and_gradient(x, alive, aims[alive], hardness, deadline)
         top = value.argmax(axis=1)
         for row, i in enumerate(alive.tolist()):
             if value[row, top[row]] > best[i].value:
@@ -212,10 +230,32 @@ class _Batch:
             ).astype(np.float32)
 
     def value_and_gradient(
-        self, x: Single, alive: NDArray[np.int64], aims: NDArray[np.int64], hardness: float
+        self,
+        x: Single,
+        alive: NDArray[np.int64],
+        aims: NDArray[np.int64],
+        hardness: float,
+        deadline: float,
     ) -> tuple[Single, Single]:
         """(alive, starts) values and (alive, starts, inputs) gradients of what each start aims at;
-        the value is always that of the whole condition."""
+        the value is always that of the whole condition. Of points that there is no time for nothing
+        is known: they have the least value."""
+        count, starts, _ = x.shape
+        values = np.full((count, starts), -np.inf, dtype=np.float32)
+        gradients = np.zeros_like(x)
+        rows, columns = max(1, self.network.piece // starts), min(self.network.piece, starts)
+        for row, column in itertools.product(range(0, count, rows), range(0, starts, columns)):
+            if (row or column) and clock.now() > deadline:
+                break
+            some, part = slice(row, row + rows), slice(column, column + columns)
+            values[some, part], gradients[some, part] = self._piece(
+                x[some, part], alive[some], aims[some, part], hardness
+            )
+        return values, gradients
+
+    def _piece(
+        self, x: Single, alive: NDArray[np.int64], aims: NDArray[np.int64], hardness: float
+    ) -> tuple[Single, Single]:
         count, starts, size = x.shape
         flat = x.reshape(-1, size)
         z = self.network.forward(np.ascontiguousarray(flat.T))

@@ -9,6 +9,7 @@ from typing import ClassVar, final
 
 import numpy as np
 
+from qll.limits import default_memory, limited
 from qll.registry import Registry
 from qll.verify import clock
 from qll.verify.judge import Worth, judge
@@ -21,12 +22,14 @@ BACKENDS: Registry[type[Backend]] = Registry("verifier backend", "qll.verify.bac
 @dataclass(frozen=True)
 class Budget:
     """``seconds`` for each query, by the ``clock`` (``wall``, or ``cpu`` on a busy machine);
-    ``proofs`` keeps what certificates are made of."""
+    ``proofs`` keeps what certificates are made of. ``memory``: bytes that may be taken, by default
+    a share of those that are free."""
 
     seconds: float = 10.0
     seed: int = 0
     proofs: bool = False
     clock: str = "wall"
+    memory: float | None = None
 
 
 class Backend(ABC):
@@ -46,7 +49,9 @@ class Backend(ABC):
     def decide(self, queries: Sequence[Query], budget: Budget) -> list[Verdict]:
         clock.use(budget.clock)
         accepted = [q for q in queries if not q.vacuous and self.refuses(q) is None]
-        answers = iter(self.run(accepted, budget) if accepted else [])
+        memory = default_memory() if budget.memory is None else budget.memory
+        with limited(memory=memory):
+            answers = iter(self.run(accepted, budget) if accepted else [])
         verdicts = []
         for query in queries:
             if query.vacuous:

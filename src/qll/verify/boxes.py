@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from qll.networks.relu_form import ReluForm
 from qll.verify import clock
 from qll.verify.condition import Array, Obligation, obligations
 from qll.verify.proof import Boxes, Outcome, Search
-from qll.verify.prover import ChainProver
+from qll.verify.prover import ChainProver, fits_kernels, smallest_query
 from qll.verify.query import Query
 from qll.verify.root import MARGIN
 from qll.verify.verdict import Reason
@@ -139,23 +140,15 @@ class BoxProver:
         self.keeps = False  # what certificates need
         self.crown = Crown(form, device=device)
         compiled = compiled and available()
-        self.finisher = (
-            ChainProver(form) if compiled and form.is_relu_chain and len(form.layers) > 1 else None
-        )
+        self.finisher = ChainProver(form) if compiled and fits_kernels(form) else None
         self.dense = DenseChain(form) if compiled and DenseChain.fits(form) else None
 
-    def prepare(self, query: Query) -> None:
-        """Load the kernels, or compile them: seconds, once on a machine."""
-        if query.search.inputs is not None:
-            return
+    def prepare(self) -> None:
+        """Load the kernels, or compile them: seconds, once on a machine, and no query's time."""
         if self.dense is not None:
-            none = np.zeros((1, self.form.output_size))
-            box = query.lower[None], query.upper[None]
-            sizes = self.sizes(query)
-            sizes.interval()
-            self.dense.bound(*box, none, np.zeros(1), sizes=sizes)
+            _load_kernels()
         if self.finisher is not None:
-            self.finisher.prepare(query)
+            self.finisher.prepare()
 
     def sizes(self, query: Query) -> Sizes:
         """Of the numbers that are summed over the whole box, by interval arithmetic."""
@@ -425,6 +418,15 @@ class _BoxRun:
         first = replace(pool, upper=upper, place=here, wait=wait)
         second = replace(pool, lower=lower, place=there, wait=wait)
         return join([first, second])
+
+
+@cache
+def _load_kernels() -> None:
+    query = smallest_query()
+    sizes = Sizes(Rounding(query.network), query.lower, query.upper)
+    sizes.interval()
+    box = query.lower[None], query.upper[None]
+    DenseChain(query.form).bound(*box, np.zeros((1, 1)), np.zeros(1), sizes=sizes)
 
 
 def _learn(reach: float, short: float, proved: bool) -> float:

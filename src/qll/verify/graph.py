@@ -157,7 +157,7 @@ class GraphProver(ChainProver):
     def copies(self) -> int:
         return self.bounds.copies
 
-    def prepare(self, query: Query) -> None:
+    def prepare(self) -> None:
         """Nothing is compiled here."""
 
     def tell(self, writer: Any, query: Query, outcome: Outcome) -> None:
@@ -252,6 +252,9 @@ class GraphProver(ChainProver):
         with torch.no_grad():
             allowance = self.bounds.allowance(run.sizes)
             for start in range(0, len(nodes), BATCH):
+                if run.out_of_time():  # a bound that is not known is none
+                    values.append(np.full(len(nodes) - start, -np.inf))
+                    break
                 domains, multipliers = self._batch(nodes[start : start + BATCH], run.query)
                 allowed = self.bounds.project(multipliers, domains)
                 found = self.bounds(domains, allowed, allowance=allowance)

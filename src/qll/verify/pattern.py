@@ -13,13 +13,17 @@ from typing import Any
 
 import numpy as np
 
-from qll.errors import MissingExtra
+from qll import limits
+from qll.errors import MissingExtra, NetworkError
+from qll.networks.matrices import absolute, add, identity, multiply, scale_rows
 from qll.verify import clock
 from qll.verify.condition import Array
 from qll.verify.query import Query
 
 # Neurons that change sides between two programmes: those with the largest duals.
 FLIPS = 4
+# Seconds that the matrices of a programme may take beyond its deadline: one is always tried.
+BUILDING = 1.0
 
 
 def climb(
@@ -41,7 +45,11 @@ def climb(
         active = [np.asarray(layer > 0) for layer in z[:-1]]
         for (layer, neuron), state in flipped.items():
             active[layer][neuron] = state
-        solved = _solve(query, active, chosen, deadline)
+        try:
+            with limits.limited(deadline=deadline + BUILDING, now=clock.now):
+                solved = _solve(query, active, chosen, deadline)
+        except (limits.OutOfTime, limits.OutOfMemory, NetworkError):
+            break  # not worth its matrices
         if solved is None:
             break
         point, duals = solved
@@ -78,7 +86,7 @@ def _solve(
     form, condition = query.form, query.search
     size = form.input_size
     # Every a_j as an affine function of x under the pattern.
-    maps: list[tuple[Any, Array]] = [(sparse.identity(size, format="csr"), np.zeros(size))]
+    maps: list[tuple[Any, Array]] = [(identity(size), np.zeros(size))]
     rows, lows = [], []
     keys: list[tuple[int, int]] = []
     mid, rad = (query.lower + query.upper) / 2, (query.upper - query.lower) / 2
@@ -86,24 +94,22 @@ def _solve(
         matrix: Any = None
         bias = layer.bias.copy()
         for source, weight in layer.terms:
-            part = sparse.csr_matrix(weight) @ maps[source][0]
-            matrix = part if matrix is None else matrix + part
+            part = multiply(weight, maps[source][0])
+            matrix = part if matrix is None else add(matrix, part)
             bias = bias + weight @ maps[source][1]
-        matrix = sparse.csr_matrix(matrix)
         if k == len(form.layers) - 1:
             outputs, output_bias = matrix, bias
             break
         on = active[k]
         centre = matrix @ mid + bias
-        spread = abs(matrix) @ rad
+        spread = absolute(matrix) @ rad
         free = np.flatnonzero((centre - spread < 0) & (centre + spread > 0))
         side = np.where(on[free], 1.0, -1.0)
-        rows.append(sparse.diags(side) @ matrix[free])
+        rows.append(sparse.csr_matrix(scale_rows(side, matrix[free])))
         lows.append(-side * bias[free])
         keys += [(k, int(n)) for n in free]
-        gate = sparse.diags(on.astype(np.float64))
-        maps.append((sparse.csr_matrix(gate @ matrix), np.where(on, bias, 0.0)))
-    target = sparse.csr_matrix(condition.outputs[leaves]) @ outputs
+        maps.append((scale_rows(on.astype(np.float64), matrix), np.where(on, bias, 0.0)))
+    target = sparse.csr_matrix(np.asarray(condition.outputs[leaves] @ outputs))
     if condition.inputs is not None:
         target = target + sparse.csr_matrix(condition.inputs[leaves])
     # leaf(x) - t >= 0

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,7 +20,9 @@ from qll.bounds.chain import Chain, DualLanes, Node, evaluate
 from qll.bounds.dual import Rates
 from qll.bounds.rounding import Rounding
 from qll.errors import InputError
-from qll.networks.relu_form import ReluForm
+from qll.formula.hard import affine
+from qll.limits import OutOfTime
+from qll.networks.relu_form import Layer, ReluForm
 from qll.verify import clock
 from qll.verify.condition import Array
 from qll.verify.proof import Effort, Outcome, Search, Trail
@@ -33,6 +37,15 @@ NARROW = 4
 # Linear programmes may take this share of the time, and this many seconds at once.
 CLIMB_SHARE = 0.25
 CLIMB_START = 0.15
+
+
+# Entries of the matrices that the kernels read densely, zeros and all: with more of them a handful
+# of steps takes seconds, and the matrices gigabytes.
+MOST_DENSE = 1 << 24
+
+
+def fits_kernels(form: ReluForm) -> bool:
+    return form.is_relu_chain and len(form.layers) > 1 and Chain.dense_entries(form) <= MOST_DENSE
 
 
 class ChainProver:
@@ -108,17 +121,12 @@ class ChainProver:
 
     def evaluate(self, run: Root, nodes: Sequence[Node], *, chain: Chain | None = None) -> Array:
         """The rigorous bounds of the nodes' multipliers."""
-        return evaluate(self.chain if chain is None else chain, nodes, run.sizes, run.neurons)
+        chain = self.chain if chain is None else chain
+        return evaluate(chain, nodes, run.sizes, run.neurons, stop=run.out_of_time)
 
-    def prepare(self, query: Query) -> None:
-        """Load the kernels, or compile them: seconds, once on a machine."""
-        with np.errstate(over="ignore", invalid="ignore"):
-            run = self.run_type(self, query, np.inf, _no_search)
-            node = self.chain.node(
-                run.low, run.high, run.rows[:1], run.offsets[:1], run.objective_sizes[:1]
-            )
-            self.ascend(run, [node], 0)
-            self.evaluate(run, [node])
+    def prepare(self) -> None:
+        """Load the kernels, or compile them: seconds, once on a machine, and no query's time."""
+        _load_kernels()
 
     def objectives(self, query: Query) -> tuple[Array, Array]:
         """Every leaf of the condition as an objective ``g = -leaf`` (a violation needs g < 0): rows
@@ -162,7 +170,11 @@ class ChainProver:
             run.most_nodes, run.most_short = most_nodes, most_short
             if known is not None:
                 run.learn(*known)
-            return run.execute()
+            try:
+                return run.execute()
+            except OutOfTime:  # within a step; what is known stays known
+                run.outcome.proved, run.outcome.reason = False, Reason.TIME
+                return run.outcome
 
 
 class _Run(Root):
@@ -363,6 +375,25 @@ class _Run(Root):
             near = Reason.MARGIN if worst > -self.margin else Reason.SPLITS
             self.outcome.reason = Reason.TIME if self.out_of_time() else near
         return []
+
+
+@cache
+def _load_kernels() -> None:
+    """By a bound of a small network: what is compiled depends on types alone."""
+    query = smallest_query()
+    prover = ChainProver(query.form)
+    run = _Run(prover, query, np.inf, _no_search)
+    node = prover.chain.node(run.low, run.high, run.rows, run.offsets, run.objective_sizes)
+    prover.ascend(run, [node], 0)
+    prover.evaluate(run, [node])
+
+
+def smallest_query() -> Query:
+    """Of one input, one neuron and one output."""
+    one = np.ones((1, 1))
+    form = ReluForm((1,), (Layer(np.ones(1), ((0, one),)), Layer(np.ones(1), ((1, one),))))
+    network: Any = SimpleNamespace(relu_form=form)
+    return Query(network, np.zeros(1), np.ones(1), affine([(("y", 0), 1.0)], -9.0))
 
 
 def _no_search(points: Array, leaves: Sequence[int], programmes: bool) -> Array | None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from qll import limits
 from qll.bounds.chain import Node
 from qll.bounds.rounding import Sizes
 from qll.verify import clock
@@ -24,8 +25,10 @@ if TYPE_CHECKING:
 MARGIN = 1e-9
 # The float32 ascent stops above this share: its rounding, so that float64 will mostly agree.
 SINGLE_MARGIN = 2e-5
-# Open domains (and closed ones, where a certificate is wanted) may take this much memory.
+# Open domains (and closed ones, where a certificate is wanted) may take this much memory, but no
+# more than this share of what is left to the query.
 MOST_BYTES = 1 << 30
+MOST_SHARE = 0.5
 
 
 class Root:
@@ -63,7 +66,8 @@ class Root:
         # low, high, sign, alpha, beta and gap; the minimiser; delta
         copies = prover.copies
         each = 29 * len(self.low) + 4 * query.lower.size + 4 * copies
-        self.most_kept = max(64, MOST_BYTES // each)
+        self.each = each
+        self.most_kept = max(64, min(MOST_BYTES, MOST_SHARE * limits.memory_limit()) // each)
 
     def first_bounds(self) -> tuple[Array, Array]:
         return self.chain.interval(self.sizes)
@@ -160,7 +164,10 @@ class Root:
             # A neuron whose sign is known needs no better bound to be relaxed exactly.
             unstable = np.flatnonzero((self.low[part] < 0) & (self.high[part] > 0))
             open_ = []
+            limits.need(2 * len(unstable) * self.each, "bounds of the neurons of a layer")
             for i in unstable.tolist():
+                if self.out_of_time():
+                    return
                 for sign in (1, -1):
                     node = known.get((i, sign))
                     if node is None:

@@ -54,7 +54,8 @@ class Verdict:
     ``vacuous``: verified, but whatever the network computes, because the data point makes the
     premise false (``label(7) -> ...`` at a three). It says nothing of the network: count it apart.
     ``evidence`` is what the verdict rests on; ``certificate`` the name of the file that holds it,
-    and ``uncertified`` why the independent checker has not confirmed it.
+    and ``uncertified`` why the independent checker has not confirmed it. ``detail`` goes with the
+    reason: what was near a tie, or how much memory was missing.
     """
 
     status: Status
@@ -71,6 +72,7 @@ class Verdict:
     evidence: Evidence | None = None
     certificate: str = ""
     uncertified: str = ""
+    detail: str = ""
     proof: Any = field(default=None, repr=False)
 
     @property
@@ -94,10 +96,12 @@ class Verdict:
             "evidence": None if self.evidence is None else str(self.evidence),
             "certificate": self.certificate or None,
             "uncertified": self.uncertified or None,
+            "detail": self.detail or None,
             "notes": list(self.notes),
         }
 
     def __str__(self) -> str:
         if self.vacuous:
             return f"{self.status}, vacuously"
-        return f"{self.status}: {self.reason}" if self.reason else str(self.status)
+        detail = f" ({self.detail})" if self.detail else ""
+        return f"{self.status}: {self.reason}{detail}" if self.reason else str(self.status)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import ClassVar, TypeAlias
 
 import numpy as np
 
+from qll import limits
 from qll.kernels import available
 from qll.verify import clock
 from qll.verify.attack import Found, Plan, SearchNetwork, attack
@@ -19,7 +21,7 @@ from qll.verify.graph import GraphProver
 from qll.verify.judge import Judgement, Worth, judge
 from qll.verify.pattern import climb
 from qll.verify.proof import Outcome
-from qll.verify.prover import ChainProver
+from qll.verify.prover import ChainProver, fits_kernels
 from qll.verify.query import Query
 from qll.verify.verdict import PROVER_NOTE, Reason, Status, Verdict
 
@@ -28,6 +30,8 @@ Prover: TypeAlias = ChainProver | BoxProver
 # Attack before proving: a short one that finds most counterexamples, then a longer one.
 FIRST = Plan(starts=2, steps=12)
 SECOND = Plan(starts=8, steps=30, seed=1)
+# Both may take this share of the time: on a large network a search alone proves nothing.
+ATTACK_SHARE = 0.5
 # From the minimiser of a relaxed node: it is near where a violation would be.
 FROM_NODE = Plan(starts=0, steps=10, seed=2)
 # Linear programmes in a row, each on a neighbouring activation pattern.
@@ -48,42 +52,33 @@ class BranchAndBound(Backend):
     choose: Callable[[Query], Prover] | None = None  # which prover takes a query; for tests
 
     def run(self, queries: Sequence[Query], budget: Budget) -> list[Verdict]:
-        verdicts: list[Verdict | None] = [_trivial(q) or by_construction(q) for q in queries]
+        found = _Decisions(queries, budget)
         network = SearchNetwork(queries[0].form)
         near: dict[int, Judgement] = {}
-        spent = [0.0] * len(queries)
-        for plan in (FIRST, SECOND):
-            left = [i for i, v in enumerate(verdicts) if v is None]
-            if not left:
-                break
-            start = clock.now()
-            deadline = start + sum(max(0.0, budget.seconds - spent[i]) for i in left)
-            found = attack(network, [queries[i] for i in left], plan, deadline=deadline)
-            for i, best in zip(left, found, strict=True):
-                verdicts[i] = self._judge(queries[i], best, near, i)
-            share = (clock.now() - start) / len(left)
-            for i in left:
-                spent[i] += share
+        with found.paid_by(found.open, "attack") as work:
+            for i, query in enumerate(queries):
+                found.verdicts[i] = _trivial(query) or by_construction(query)
+            for plan in (FIRST, SECOND):
+                if not (left := found.open):
+                    break
+                late = work.start + ATTACK_SHARE * (work.deadline - work.start)
+                some = attack(network, [queries[i] for i in left], plan, deadline=late)
+                for i, best in zip(left, some, strict=True):
+                    found.verdicts[i] = self._judge(queries[i], best, near, i)
         provers: dict[tuple[bool, bool], Prover] = {}
+        keys = [(query.search.inputs is None, splits_boxes(query)) for query in queries]
         for i, query in enumerate(queries):
-            key = (query.search.inputs is None, splits_boxes(query))
-            if verdicts[i] is None and key not in provers:
-                # Once for the network, and loading (at first: compiling) its kernels: before the
-                # clock of a query runs.
-                provers[key] = (self.choose or choose_prover)(query)
-                provers[key].keeps = budget.proofs
-                provers[key].prepare(query)
-            start = clock.now()
-            verdict = verdicts[i]
-            if verdict is None:
-                prover = provers[key]
-                verdict = self._prove(
-                    prover, network, query, start + budget.seconds - spent[i], near.get(i)
-                )
-                if not budget.proofs:
-                    verdict = replace(verdict, proof=None)
-            verdicts[i] = replace(verdict, seconds=spent[i] + clock.now() - start)
-        return [v for v in verdicts if v is not None]
+            if found.verdicts[i] is None and keys[i] not in provers:
+                with found.paid_by([k for k in found.open if keys[k] == keys[i]], "root"):
+                    provers[keys[i]] = prover = (self.choose or choose_prover)(query)
+                    prover.keeps = budget.proofs
+            if found.verdicts[i] is None:
+                prover = provers[keys[i]]
+                prover.prepare()
+                with found.paid_by([i], "root") as work:
+                    verdict = self._prove(prover, network, query, work.deadline, near.get(i))
+                    found.verdicts[i] = verdict if budget.proofs else replace(verdict, proof=None)
+        return found.finished()
 
     def _judge(
         self, query: Query, found: Found, near: dict[int, Judgement], index: int
@@ -142,18 +137,65 @@ class BranchAndBound(Backend):
         return replace(_as_verdict(outcome, ties), proof=(prover, outcome))
 
 
+@dataclass
+class _Work:
+    start: float
+    deadline: float
+
+
+class _Decisions:
+    """Verdicts of queries that are decided together, and the seconds that each has left: what is
+    done for several of them is paid by all of them."""
+
+    def __init__(self, queries: Sequence[Query], budget: Budget) -> None:
+        self.verdicts: list[Verdict | None] = [None] * len(queries)
+        self.spent = [0.0] * len(queries)
+        self.seconds = budget.seconds
+
+    @property
+    def open(self) -> list[int]:
+        return [i for i, verdict in enumerate(self.verdicts) if verdict is None]
+
+    @contextmanager
+    def paid_by(self, who: Sequence[int], stage: str) -> Iterator[_Work]:
+        """Work on the open queries ``who``, until their seconds are spent."""
+        start = clock.now()
+        deadline = start + sum(max(0.0, self.seconds - self.spent[i]) for i in who)
+        try:
+            with limits.limited(deadline=deadline, now=clock.now):
+                yield _Work(start, deadline)
+        except limits.OutOfTime:
+            self._give_up(who, Verdict(Status.UNKNOWN, stage, reason=Reason.TIME))
+        except limits.OutOfMemory as error:
+            late = Verdict(Status.UNKNOWN, stage, reason=Reason.MEMORY, detail=str(error))
+            self._give_up(who, late)
+        for i in who:
+            self.spent[i] += (clock.now() - start) / len(who)
+
+    def _give_up(self, who: Sequence[int], verdict: Verdict) -> None:
+        for i in who:
+            self.verdicts[i] = self.verdicts[i] or verdict
+
+    def finished(self) -> list[Verdict]:
+        return [
+            replace(verdict, seconds=spent)
+            for verdict, spent in zip(self.verdicts, self.spent, strict=True)
+            if verdict is not None
+        ]
+
+
 def splits_boxes(query: Query) -> bool:
     free = int((query.upper > query.lower).sum())  # those that cannot move cost nothing
     return free <= FEW_INPUTS and ways(query.search.tree) <= FEW_WAYS
 
 
 def choose_prover(query: Query) -> Prover:
-    """Boxes for few inputs; compiled lanes for chains; the torch reference for everything else."""
+    """Boxes for few inputs; compiled lanes for chains whose matrices they can hold; the torch
+    reference for everything else."""
     form = query.form
     if splits_boxes(query):
         return BoxProver(form)
-    compiled = available() and form.is_relu_chain and len(form.layers) > 1
-    if compiled and query.search.inputs is None:
+    if available() and fits_kernels(form) and query.search.inputs is None:
         return ChainProver(form)
     return GraphProver(form)
 
