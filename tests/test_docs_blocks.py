@@ -1,0 +1,42 @@
+"""Every Python block of the documentation runs as it stands, page by page and in order."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+DOCS = Path(__file__).parents[1] / "docs"
+# Pages whose blocks use what a reader brings along: it is there.
+BROUGHT = {
+    "certified.md": """
+import torch, qll
+from torch import nn
+torch.manual_seed(0)
+model = nn.Sequential(nn.Flatten(), nn.Linear(784, 10), nn.ReLU(), nn.Linear(10, 10))
+prop = qll.load("classification-robustness", epsilon=0.05)
+x, labels = torch.rand(4, 1, 28, 28), torch.tensor([0, 1, 2, 3])
+loader = [(x, labels)]
+optimiser = torch.optim.Adam(model.parameters())
+"""
+}
+
+
+def blocks(page: Path) -> list[str]:
+    return re.findall(r"^```python\n(.*?)^```$", page.read_text(encoding="utf-8"), re.M | re.S)
+
+
+PAGES = [page.name for page in sorted(DOCS.glob("*.md")) if blocks(page)]
+
+
+def test_pages_with_blocks_are_found() -> None:
+    assert {"certified.md", "language.md", "logics.md"} <= set(PAGES)
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_blocks_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {"__name__": "page"}
+    for text in [BROUGHT.get(name, ""), *blocks(DOCS / name)]:
+        exec(compile(text, name, "exec"), names)  # noqa: S102 - the documentation's own code
