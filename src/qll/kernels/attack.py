@@ -19,7 +19,7 @@ from torch import Tensor
 
 from qll.errors import InputError
 from qll.kernels.formula import Tape
-from qll.kernels.network import NetworkPlan
+from qll.kernels.plan import NetworkPlan
 from qll.kernels.schedule import Schedule
 from qll.kernels.starts import run_keys
 from qll.kernels.threads import submit, thread_count

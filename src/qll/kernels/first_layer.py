@@ -7,8 +7,9 @@ turned, computed and turned back while it is in the first-level cache.
 from __future__ import annotations
 
 from qll.kernels.chunk import empty_lanes, fill_lanes
-from qll.kernels.layers import BLOCK_FIELDS, TAP_FIELDS, run_step
+from qll.kernels.layers import run_step
 from qll.kernels.simd import LANES, fma, kernel, load, store, total
+from qll.kernels.steps import BLOCK_FIELDS, TAP_FIELDS
 
 
 @kernel
@@ -29,7 +30,7 @@ def layer_gradient(  # type: ignore[no-untyped-def]
 
     ``gradient`` is 0 where the ReLU is shut.
     """
-    blocks, taps, _, _ = plan
+    blocks, taps = plan[0], plan[1]
     height = step[0]
     for begin in range(first, last, LANES):
         count = min(LANES, last - begin)

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from qll.kernels import available
-from qll.kernels.network import NetworkPlan, build_plan
+from qll.kernels.chain import ChainPlan, build_plan
 from qll.kernels.recognise import Shape
 from qll.kernels.spans import Span, spans_of
 from qll.kernels.threads import in_parts
@@ -119,7 +119,7 @@ def _apply(span: Span, value: Tensor) -> Tensor:
 class FirstLayer:
     """A convolution and its ReLU by kernels: value, and gradient by weights and bias."""
 
-    def __init__(self, span: Span, plan: NetworkPlan) -> None:
+    def __init__(self, span: Span, plan: ChainPlan) -> None:
         self.span, self.plan = span, plan
         self.out_order = np.empty(plan.rows, dtype=np.int32)
         self.out_order[plan.output_rows] = np.arange(plan.outputs)

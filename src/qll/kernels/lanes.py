@@ -62,7 +62,15 @@ class RowsType(types.Type):  # type: ignore[misc]
         super().__init__(name=f"rows_of_float64x{WIDTH}")
 
 
+class SingleRowsType(types.Type):  # type: ignore[misc]
+    """A pointer to rows of ``WIDTH`` float32 numbers, which are read and written as float64."""
+
+    def __init__(self) -> None:
+        super().__init__(name=f"rows_of_float32x{WIDTH}")
+
+
 numbers, truths, rows = NumbersType(), TruthsType(), RowsType()
+single_rows = SingleRowsType()
 
 
 @register_model(NumbersType)
@@ -81,6 +89,12 @@ class _TruthsModel(models.PrimitiveModel):  # type: ignore[misc]
 class _RowsModel(models.PrimitiveModel):  # type: ignore[misc]
     def __init__(self, dmm: Any, fe_type: Any) -> None:
         super().__init__(dmm, fe_type, _DOUBLE.as_pointer())
+
+
+@register_model(SingleRowsType)
+class _SingleRowsModel(models.PrimitiveModel):  # type: ignore[misc]
+    def __init__(self, dmm: Any, fe_type: Any) -> None:
+        super().__init__(dmm, fe_type, ir.FloatType().as_pointer())
 
 
 def _splat(builder: Any, number: Any) -> Any:
@@ -118,6 +132,31 @@ def _write(typingctx: Any, target: Any, index: Any, value: Any) -> Any:
         return context.get_dummy_value()
 
     return types.void(rows, types.int64, numbers), code
+
+
+_SINGLES = ir.VectorType(ir.FloatType(), WIDTH)
+
+
+@intrinsic
+def _read_single(typingctx: Any, source: Any, index: Any) -> Any:
+    def code(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        place = builder.gep(args[0], [builder.mul(args[1], ir.IntType(64)(WIDTH))])
+        loaded = builder.load(builder.bitcast(place, _SINGLES.as_pointer()))
+        loaded.align = 4
+        return builder.fpext(loaded, _NUMBERS)
+
+    return numbers(single_rows, types.int64), code
+
+
+@intrinsic
+def _write_single(typingctx: Any, target: Any, index: Any, value: Any) -> Any:
+    def code(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        place = builder.gep(args[0], [builder.mul(args[1], ir.IntType(64)(WIDTH))])
+        short = builder.fptrunc(args[2], _SINGLES)
+        builder.store(short, builder.bitcast(place, _SINGLES.as_pointer())).align = 4
+        return context.get_dummy_value()
+
+    return types.void(single_rows, types.int64, numbers), code
 
 
 def _place(context: Any, builder: Any, kind: Any, array: Any, offset: Any, element: Any) -> Any:
@@ -193,6 +232,8 @@ def scatter(typingctx: Any, array: Any, offset: Any, indices: Any, at: Any, valu
 def _getitem(source: Any, index: Any) -> Any:
     if source == rows:
         return lambda source, index: _read(source, index)
+    if source == single_rows:
+        return lambda source, index: _read_single(source, index)
     return None
 
 
@@ -200,6 +241,8 @@ def _getitem(source: Any, index: Any) -> Any:
 def _setitem(target: Any, index: Any, value: Any) -> Any:
     if target == rows:
         return lambda target, index, value: _write(target, index, value)
+    if target == single_rows:
+        return lambda target, index, value: _write_single(target, index, value)
     return None
 
 

@@ -1,8 +1,9 @@
 """Running a network plan, forward and backward, for ``LANES`` samples at once.
 
-Every step of a plan, a convolution or a dense layer, forward or backward, is the same loop: an
-output block of ``height`` rows is the sum over its taps, and a tap is a run of source rows times a
-run of weights. One compiled loop for each height serves all networks. A row is ``LANES`` floats.
+A convolution or a dense layer, forward or backward, is always the same loop: an output block of
+``height`` rows is the sum over its taps, and a tap is a run of source rows times a run of weights.
+One compiled loop for each height serves all networks. A row is ``LANES`` floats. What else there is
+(sums, activations, pooling) is in ``rows.py``, under heights below 1.
 
 Layout of a step (int64): height, blocks, first block, start, finish, reads input.
 Layout of a block (int32): destination row, first tap, end of taps, first bias.
@@ -13,7 +14,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from qll.kernels.rows import run_row_step
 from qll.kernels.simd import LANES, kernel, load, never_inline
+from qll.kernels.steps import BLOCK_FIELDS, FROM_BIAS, FROM_DESTINATION, GATE, RELU, TAP_FIELDS
 from qll.kernels.tile import (
     tile_broadcast,
     tile_fma,
@@ -24,10 +27,6 @@ from qll.kernels.tile import (
     tile_store,
     tile_zero,
 )
-
-BLOCK_FIELDS, TAP_FIELDS = 4, 3
-FROM_ZERO, FROM_BIAS, FROM_DESTINATION = 0, 1, 2
-PLAIN, RELU, GATE = 0, 1, 2
 
 
 def _sum_of_taps(height: int) -> Any:
@@ -50,7 +49,7 @@ def _step_runner(height: int) -> Any:
     @kernel
     def run(step, plan, source, base, target):  # type: ignore[no-untyped-def]
         never_inline()
-        blocks, taps, weights, biases = plan
+        blocks, taps, weights, biases = plan[0], plan[1], plan[2], plan[3]
         start, finish = step[3], step[4]
         for b in range(step[2], step[2] + step[1]):
             block = b * BLOCK_FIELDS
@@ -77,7 +76,7 @@ def _sign_runner(height: int) -> Any:
     @kernel
     def run(step, plan, source, positive, negative):  # type: ignore[no-untyped-def]
         never_inline()
-        blocks, taps, weights, _ = plan
+        blocks, taps, weights = plan[0], plan[1], plan[2]
         for b in range(step[2], step[2] + step[1]):
             block = b * BLOCK_FIELDS
             tile = accumulate(tile_zero(height), block, blocks, taps, weights, source, 0)
@@ -96,8 +95,10 @@ def run_step(step, plan, source, base, target):  # type: ignore[no-untyped-def]
         _run8(step, plan, source, base, target)
     elif step[0] == 4:
         _run4(step, plan, source, base, target)
-    else:
+    elif step[0] == 1:
         _run1(step, plan, source, base, target)
+    else:
+        run_row_step(step, plan, source, base, target)
 
 
 @kernel

@@ -1,4 +1,5 @@
-"""Calling a logic's functions by address, so that the attack is compiled once for all logics."""
+"""Calling functions of logics and activations by address, so that the attack is compiled once for
+all of them."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from llvmlite import ir
 from numba import cfunc, types
 
 from qll.kernels.cache import cached_in
-from qll.kernels.lanes import rows
+from qll.kernels.lanes import rows, single_rows
 from qll.kernels.simd import address_of, intrinsic
 
 _params, _count = types.CPointer(types.float64), types.int64
@@ -17,6 +18,7 @@ SIGNATURES = {
     "leq": types.void(rows, rows, _count, _params, rows, rows, rows),
     "connective": types.void(rows, _count, types.float64, _params, rows, rows),
     "loss": types.void(rows, _params, rows, rows),
+    "activation": types.void(single_rows, _count, _params, single_rows, single_rows),
 }
 
 
@@ -71,4 +73,13 @@ def call_loss(  # type: ignore[no-untyped-def]
 ):
     """``loss(v, params, out, g)``; each array with an offset."""
     arrays = (v, _where, params, _where, out, _where, g, _where)
+    return types.void(_count, *arrays), _call
+
+
+@intrinsic
+def call_activation(  # type: ignore[no-untyped-def]
+    typingctx, address, z, at_z, n, params, at_p, value, at_v, slope, at_s
+):
+    """``activation(z, n, params, value, slope)``; each array with an offset."""
+    arrays = (z, _where, _count, params, _where, value, _where, slope, _where)
     return types.void(_count, *arrays), _call

@@ -30,6 +30,10 @@ class Packing:
     first: int
     index: NDArray[np.int64]
 
+    def fill(self, packed: NDArray[np.float32], effective: NDArray[np.float32]) -> None:
+        place = packed[self.first : self.first + self.index.size]
+        np.take(effective, self.index, out=place, mode="clip")
+
 
 @dataclass(eq=False)
 class Tables:
@@ -56,6 +60,13 @@ class Tables:
                     continue
             self.taps.append((source, weight, count))
         self.blocks.append((row, first, len(self.taps), bias))
+
+
+    def apart(self, row: int, taps: Sequence[tuple[int, int, int]], last: int) -> None:
+        """A block of rows that are summed one by one: its taps are not joined."""
+        first = len(self.taps)
+        self.taps += taps
+        self.blocks.append((row, first, len(self.taps), last))
 
 
 def height_for(count: int, tallest: int) -> int:

@@ -9,7 +9,8 @@ import numpy as np
 
 from qll.errors import NetworkError
 from qll.networks.activations import Activation
-from qll.networks.layers import Indices, Layer, Shape, misfit, positions
+from qll.networks.entries import Combined, Curved, Form, Largest, Leaky
+from qll.networks.layers import Indices, Layer, Shape, misfit, positions, spread_entries
 from qll.networks.matrices import Array, broadcast, csr, diagonal, selection
 from qll.networks.program import ProgramBuilder
 from qll.networks.windows import Window
@@ -26,6 +27,9 @@ class Apply(Layer):
 
     def lower(self, builder: ProgramBuilder, values: list[int], shapes: list[Shape]) -> int:
         return builder.activate(values[0], self.function)
+
+    def form(self, shapes: list[Shape]) -> Form:
+        return Curved(self.function)
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,6 +48,9 @@ class ParametricRelu(Layer):
         bent = builder.rectify(values[0])
         # 1 - slope is not always a float: two terms keep the stored slope exact.
         return builder.affine([(values[0], slope), (bent, builder.identity(bent)), (bent, -slope)])
+
+    def form(self, shapes: list[Shape]) -> Form:
+        return Leaky(self.slope)
 
 
 @dataclass(frozen=True)
@@ -67,6 +74,9 @@ class Extremum(Layer):
         gain = builder.rectify(gap)
         return builder.affine([(values[1], right), (gain, self.sign * builder.identity(gain))])
 
+    def form(self, shapes: list[Shape]) -> Form:
+        return Largest(spread_entries(shapes), self.sign)
+
 
 @dataclass(frozen=True)
 class AveragePool(Layer):
@@ -78,14 +88,22 @@ class AveragePool(Layer):
         _check_channels(operand)
         return (*operand[:2], *self.window.output(operand[2:]))
 
-    def lower(self, builder: ProgramBuilder, values: list[int], shapes: list[Shape]) -> int:
-        spatial = shapes[0][2:]
-        taps = _channel_taps(self.window, shapes[0])
+    def _counted(self, shape: Shape) -> tuple[Indices, Indices]:
+        """The entries of each window, and the number that their sum is divided by."""
+        taps = _channel_taps(self.window, shape)
         if self.count_padding:
-            count = np.tile(self.window.padded_taps(spatial), shapes[0][1])
+            count = np.tile(self.window.padded_taps(shape[2:]), shape[1])
         else:
             count = (taps >= 0).sum(axis=1)
         _check_windows(count)
+        return taps, count
+
+    def form(self, shapes: list[Shape]) -> Form:
+        taps, count = self._counted(shapes[0])
+        return Combined(taps, np.repeat(1.0 / count[:, None], taps.shape[1], axis=1))
+
+    def lower(self, builder: ProgramBuilder, values: list[int], shapes: list[Shape]) -> int:
+        taps, count = self._counted(shapes[0])
         rows, entries = np.nonzero(taps >= 0)
         matrix = csr(
             np.ones(rows.size),
@@ -111,6 +129,11 @@ class MaxPool(Layer):
         taps = _channel_taps(self.window, shapes[0])
         _check_windows((taps >= 0).sum(axis=1))
         return _maximum(builder, values[0], taps)
+
+    def form(self, shapes: list[Shape]) -> Form:
+        taps = _channel_taps(self.window, shapes[0])
+        _check_windows((taps >= 0).sum(axis=1))
+        return Largest(taps)
 
 
 @dataclass(frozen=True)
@@ -142,6 +165,15 @@ class Mean(Layer):
         if not all(-rank <= axis < rank for axis in self.axes):
             raise misfit("a mean runs over an axis that is not there", str(operand), self.axes)
         return {axis % rank for axis in self.axes}
+
+    def form(self, shapes: list[Shape]) -> Form:
+        axes = self._axes(shapes[0])
+        last = [axis for axis in range(len(shapes[0])) if axis not in axes]
+        # the axes that stay, then those that are summed
+        entries = positions(shapes[0]).transpose([*last, *sorted(axes)])
+        entries = entries.reshape(math.prod(shapes[0][axis] for axis in last), -1)
+        share = 1.0 / entries.shape[1] if self.divide else 1.0
+        return Combined(entries, np.full(entries.shape, share))
 
 
 def _check_channels(operand: Shape) -> None:

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qll.errors import NetworkError
+from qll.networks.entries import Combined, Fixed, Form, Moved, Same, Scaled, Windowed
 from qll.networks.matrices import (
     Array,
     broadcast,
@@ -49,6 +50,10 @@ class Layer(ABC):
     def lower(self, builder: ProgramBuilder, values: list[int], shapes: list[Shape]) -> int:
         """Add this layer's steps; return the index of its value."""
 
+    @abstractmethod
+    def form(self, shapes: list[Shape]) -> Form:
+        """The same by its entries, for kernels."""
+
 
 @dataclass(frozen=True, eq=False)
 class Constant(Layer):
@@ -59,6 +64,9 @@ class Constant(Layer):
 
     def lower(self, builder: ProgramBuilder, values: list[int], shapes: list[Shape]) -> int:
         return builder.constant(self.value)
+
+    def form(self, shapes: list[Shape]) -> Form:
+        return Fixed(self.value)
 
 
 @dataclass(frozen=True)
@@ -75,6 +83,9 @@ class Reshape(Layer):
 
     def lower(self, builder: ProgramBuilder, values: list[int], shapes: list[Shape]) -> int:
         return values[0]
+
+    def form(self, shapes: list[Shape]) -> Form:
+        return Same()
 
 
 class Rearrange(Layer):
@@ -95,9 +106,28 @@ class Rearrange(Layer):
         bias = np.where(flat < 0, self.fill, 0.0)
         return builder.affine([(values[0], selection(flat, builder.widths[values[0]]))], bias)
 
+    def form(self, shapes: list[Shape]) -> Form:
+        return Moved(self.indices(shapes[0]).reshape(-1), self.fill)
+
 
 def positions(shape: Shape) -> Indices:
     return np.arange(math.prod(shape), dtype=np.int64).reshape(shape)
+
+
+def operand_starts(shapes: list[Shape]) -> Indices:
+    """Where each operand's entries begin when all are numbered one after the other, and the end."""
+    return np.cumsum([0, *(math.prod(shape) for shape in shapes)])
+
+
+def spread_entries(shapes: list[Shape]) -> Indices:
+    """(n, operands): the entries of the operands that meet in each entry of their broadcast."""
+    target = broadcast(*shapes)
+    starts = operand_starts(shapes)
+    columns = [
+        (np.broadcast_to(positions(shape), target) + first).reshape(-1)
+        for shape, first in zip(shapes, starts, strict=False)
+    ]
+    return np.stack(columns, axis=1)
 
 
 @dataclass(frozen=True)
@@ -160,12 +190,17 @@ class Concat(Layer):
         joined = sum(shape[axis] for shape in operands)
         return (*operands[0][:axis], joined, *operands[0][axis + 1 :])
 
+    def _joined(self, shapes: list[Shape]) -> tuple[Indices, Indices]:
+        """Where each operand's entries begin, and which entry stands where."""
+        offsets = operand_starts(shapes)
+        parts = [positions(shape) + first for shape, first in zip(shapes, offsets, strict=False)]
+        return offsets, np.concatenate(parts, axis=self.axis).reshape(-1)
+
+    def form(self, shapes: list[Shape]) -> Form:
+        return Moved(self._joined(shapes)[1])
+
     def lower(self, builder: ProgramBuilder, values: list[int], shapes: list[Shape]) -> int:
-        offsets = np.cumsum([0, *(math.prod(shape) for shape in shapes)])
-        joined = np.concatenate(
-            [positions(shape) + offset for shape, offset in zip(shapes, offsets, strict=False)],
-            axis=self.axis,
-        ).reshape(-1)
+        offsets, joined = self._joined(shapes)
         terms = []
         for value, start, stop in zip(values, offsets, offsets[1:], strict=False):
             mine = (joined >= start) & (joined < stop)
@@ -200,6 +235,10 @@ class Sum(Layer):
                 terms.append((value, sign * selection(flat, builder.widths[value])))
         return builder.affine(terms, bias)
 
+    def form(self, shapes: list[Shape]) -> Form:
+        entries = spread_entries(shapes)
+        return Combined(entries, np.tile(np.array(self.signs, dtype=np.float64), (len(entries), 1)))
+
 
 @dataclass(frozen=True, eq=False)
 class Scale(Layer):
@@ -222,6 +261,10 @@ class Scale(Layer):
             divisor = np.ascontiguousarray(np.broadcast_to(self.divisor, target)).reshape(-1)
         return builder.affine([(values[0], matrix.tocsr())], divisor=divisor)
 
+    def form(self, shapes: list[Shape]) -> Form:
+        factor = self.factor if self.divisor is None else self.factor / self.divisor
+        return Scaled(factor, np.zeros(()))
+
 
 @dataclass(frozen=True, eq=False)
 class Normalise(Layer):
@@ -241,6 +284,9 @@ class Normalise(Layer):
         std = np.broadcast_to(self.std, shapes[0]).reshape(-1)
         term = (values[0], builder.identity(values[0]))
         return builder.affine([term], -mean, divisor=np.ascontiguousarray(std))
+
+    def form(self, shapes: list[Shape]) -> Form:
+        return Scaled(1.0 / self.std, -self.mean / self.std)
 
 
 @dataclass(frozen=True, eq=False)
@@ -288,6 +334,12 @@ class BatchNorm(Layer):
         )
         return builder.affine([(scaled, eye)], spread(self.shift))
 
+    def form(self, shapes: list[Shape]) -> Form:
+        by_channel = (1, -1, *(1,) * (len(shapes[0]) - 2))
+        factor = self.gain / self.deviation
+        shift = self.shift - self.mean * factor
+        return Scaled(factor.reshape(by_channel), shift.reshape(by_channel))
+
 
 @dataclass(frozen=True, eq=False)
 class Linear(Layer):
@@ -314,6 +366,9 @@ class Linear(Layer):
         if repeats != 1:
             matrix = sparse().kron(sparse().identity(repeats), matrix, format="csr")
         return builder.affine([(values[0], matrix)], np.tile(self.bias, repeats))
+
+    def form(self, shapes: list[Shape]) -> Form:
+        return Windowed(self.weight, self.bias)
 
 
 @dataclass(frozen=True, eq=False)
@@ -366,3 +421,6 @@ class Convolution(Layer):
             builder.widths[values[0]],
         )
         return builder.affine([(values[0], compact(matrix))], np.repeat(self.bias, places))
+
+    def form(self, shapes: list[Shape]) -> Form:
+        return Windowed(self.weight, self.bias, self.window, self.groups)

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
+from weakref import ref
 
 import numpy as np
 import torch
@@ -71,37 +72,56 @@ class _Tracer(torch.fx.Tracer):
 
 def read_torch(module: nn.Module, *, input_shape: Shape) -> Graph:
     """The op graph of a module for inputs of ``input_shape`` (no batch axis)."""
-    from qll.networks.torch_operators import FUNCTIONS, METHODS, MODULES
+    return Trace(module, input_shape).read()
 
-    dtype = parameter_type(module)
-    # A tracer steps into the root whatever it is, past its hooks: give it a root of our own.
-    root = nn.Sequential(OrderedDict(network=module))
-    traced = _trace(root)
-    modules = dict(root.named_modules())
-    _refuse_unknown(traced, modules, MODULES, FUNCTIONS, METHODS)
-    for node in traced.nodes:
-        _refuse_shared_in_place(node, modules)
-    reading = TorchReading(GraphBuilder(input_shape, (1, *input_shape)), dtype)
-    values: dict[Any, Any] = {}
-    for node in traced.nodes:
-        reading.place = node.name
-        if node.op == "placeholder":
-            values[node] = Activation(0)
-            continue
-        args = torch.fx.node.map_arg(node.args, values.__getitem__)
-        kwargs = torch.fx.node.map_arg(node.kwargs, values.__getitem__)
-        if node.op == "output":
-            return _finish(reading, args[0])
-        if node.op == "get_attr":
-            values[node] = _attribute(root, str(node.target))
-            continue
-        values[node] = _apply(reading, node, modules, args, kwargs)
-    raise NetworkError(
-        "the module returns nothing",
-        expected="a tensor",
-        found="none",
-        fix="return the outputs from forward",
-    )
+
+class Trace:
+    """A module traced once; ``read`` gives the op graph with the weights that it has then."""
+
+    def __init__(self, module: nn.Module, input_shape: Shape) -> None:
+        from qll.networks.torch_operators import FUNCTIONS, METHODS, MODULES
+
+        self.input_shape = input_shape
+        self.dtype = parameter_type(module)
+        # Weakly: a trace is kept with what is known of a module, and must not keep it alive.
+        self._module = ref(module)
+        root, modules = self._root()
+        self._traced = _trace(root)
+        _refuse_unknown(self._traced, modules, MODULES, FUNCTIONS, METHODS)
+        for node in self._traced.nodes:
+            _refuse_shared_in_place(node, modules)
+
+    def _root(self) -> tuple[nn.Module, dict[str, nn.Module]]:
+        """A tracer steps into the root whatever it is, past its hooks: a root of our own."""
+        module = self._module()
+        if module is None:
+            raise RuntimeError("the module of this trace is gone")
+        root = nn.Sequential(OrderedDict(network=module))
+        return root, dict(root.named_modules())
+
+    def read(self) -> Graph:
+        root, modules = self._root()
+        reading = TorchReading(GraphBuilder(self.input_shape, (1, *self.input_shape)), self.dtype)
+        values: dict[Any, Any] = {}
+        for node in self._traced.nodes:
+            reading.place = node.name
+            if node.op == "placeholder":
+                values[node] = Activation(0)
+                continue
+            args = torch.fx.node.map_arg(node.args, values.__getitem__)
+            kwargs = torch.fx.node.map_arg(node.kwargs, values.__getitem__)
+            if node.op == "output":
+                return _finish(reading, args[0])
+            if node.op == "get_attr":
+                values[node] = _attribute(root, str(node.target))
+                continue
+            values[node] = _apply(reading, node, modules, args, kwargs)
+        raise NetworkError(
+            "the module returns nothing",
+            expected="a tensor",
+            found="none",
+            fix="return the outputs from forward",
+        )
 
 
 def parameter_type(module: nn.Module) -> torch.dtype:

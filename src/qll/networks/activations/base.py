@@ -14,6 +14,7 @@ the chord is worth taking (Zhang et al. 2018; for optimised slopes Xu et al. 202
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from fractions import Fraction
 from itertools import pairwise
 from typing import Any, ClassVar, TypeAlias
@@ -72,6 +73,16 @@ class Activation(ABC):
         """The derivatives of an array, in its own type."""
         result: NDArray[Any] = self.derivative(torch.from_numpy(np.ascontiguousarray(z))).numpy()
         return result
+
+    @abstractmethod
+    def kernel(self) -> tuple[Callable[..., None], tuple[float, ...]]:
+        """Value and derivative for compiled code, and the numbers that the function is given.
+
+        ``function(z, n, params, value, slope)`` sets ``value[i]`` and ``slope[i]`` for ``i < n``. A
+        row ``z[i]`` is an array for numpy and a vector of lanes when compiled: only what
+        ``qll.kernels.lanes`` spells may be done to it. Float32 in and out: an error of 1e-6 is
+        allowed, which a test holds it to.
+        """
 
     def exact(self, z: Fraction) -> Fraction:
         raise TypeError(f"{self.name} has irrational values")
@@ -179,6 +190,21 @@ class Activation(ABC):
         return found
 
 
+def _pieces(z: Any, n: int, params: Any, value: Any, slope: Any) -> None:
+    """From the value at the first kink on, by what the slope gains at each."""
+    kinks = int(params[0])
+    for i in range(n):
+        x = z[i]
+        total = params[2] + params[3] * (x - params[1])
+        rise = x * 0.0 + params[3]
+        for k in range(kinks):
+            gain = params[4 + kinks + k]
+            total = total + gain * np.maximum(x - params[4 + k], 0.0)
+            rise = rise + np.where(x >= params[4 + k], gain, 0.0)
+        value[i] = total
+        slope[i] = rise
+
+
 class PiecewiseLinear(Activation):
     """Linear between its kinks: every relaxation is exact arithmetic on slopes and kinks."""
 
@@ -188,6 +214,12 @@ class PiecewiseLinear(Activation):
     @abstractmethod
     def pieces(self) -> tuple[float, ...]:
         """The slope before the first kink, between each two, and after the last."""
+
+    def kernel(self) -> tuple[Callable[..., None], tuple[float, ...]]:
+        first = self.bends[0] if self.bends else 0.0
+        anchor = float(self.value(np.array([first]))[0])
+        rises = (after - before for before, after in pairwise(self.pieces))
+        return _pieces, (float(len(self.bends)), first, anchor, self.pieces[0], *self.bends, *rises)
 
     def derivative(self, z: Tensor) -> Tensor:
         slope = torch.full_like(z, self.pieces[0])

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -27,3 +30,16 @@ class Silu(Activation):
     def derivative(self, z: Tensor) -> Tensor:
         share = torch.sigmoid(z)
         return share * (1.0 + z * torch.sigmoid(-z))
+
+    def kernel(self) -> tuple[Callable[..., None], tuple[float, ...]]:
+        return _rows, ()
+
+
+def _rows(z: Any, n: int, params: Any, value: Any, slope: Any) -> None:
+    for i in range(n):
+        x = z[i]
+        small = np.exp(-np.abs(x))
+        share = 1.0 / (1.0 + small)
+        below = np.where(x < 0.0, small * share, share)
+        value[i] = x * below
+        slope[i] = below + x * small * share * share

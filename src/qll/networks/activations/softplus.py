@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -23,6 +26,18 @@ class Softplus(Convex):
     def derivative(self, z: Tensor) -> Tensor:
         return torch.sigmoid(z)
 
+    def kernel(self) -> tuple[Callable[..., None], tuple[float, ...]]:
+        return _rows, ()
+
     @torch.no_grad()
     def touching(self, slope: Tensor, low: Tensor, high: Tensor) -> list[Tensor]:
         return [torch.logit(slope).clamp(low, high)]
+
+
+def _rows(z: Any, n: int, params: Any, value: Any, slope: Any) -> None:
+    for i in range(n):
+        x = z[i]
+        small = np.exp(-np.abs(x))
+        share = 1.0 / (1.0 + small)
+        value[i] = np.maximum(x, 0.0) + np.log(1.0 + small)
+        slope[i] = np.where(x < 0.0, small * share, share)

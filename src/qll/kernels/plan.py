@@ -1,0 +1,78 @@
+"""The compiled form of a network: tables of steps, blocks and taps, and packed weights.
+
+Layouts: ``layers.py`` and ``rows.py``. ``chain.py`` makes the plan of a chain of affine layers and
+ReLUs, ``graph.py`` that of any other network.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float32]
+Ints = NDArray[np.int32]
+
+
+@dataclass(eq=False)
+class NetworkPlan(ABC):
+    """The compiled form of a network. ``refresh`` after the weights have changed."""
+
+    inputs: int
+    outputs: int
+    input_order: Ints  # row -> flat index of the input
+    gradient_order: Ints  # row of the input -> row of the gradient by it
+    output_row: int
+    output_rows: NDArray[np.int64]  # flat index of the output -> row, relative to the first
+    rows: int
+    forward_steps: NDArray[np.int64]
+    backward_steps: NDArray[np.int64]  # the last gives the gradient by the input
+    blocks: Ints
+    taps: Ints
+    weights: Floats
+    biases: Floats
+    multiplications: int
+    # Activations: address and first parameter of each.
+    functions: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    params: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
+
+    @abstractmethod
+    def refresh(self) -> None:
+        """Read the module's weights anew."""
+
+    def arrays(self) -> tuple[Any, ...]:
+        return self.blocks, self.taps, self.weights, self.biases, self.functions, self.params
+
+
+def run_network(
+    plan: NetworkPlan, points: Floats, cotangent: Floats | None = None
+) -> tuple[Floats, Floats | None]:
+    """Outputs of ``points`` (samples, inputs) and, for a cotangent, the gradient by the input.
+
+    The plain use of the kernels, for references and tests: attacks run theirs fused.
+    """
+    from qll.kernels.layers import run_backward, run_forward, run_input_gradient
+    from qll.kernels.simd import LANES, aligned_floats
+
+    count = len(points)
+    outputs = np.empty((count, plan.outputs), dtype=np.float32)
+    gradient = None if cotangent is None else np.empty((count, plan.inputs), dtype=np.float32)
+    lanes, rows = aligned_floats(plan.inputs * LANES), aligned_floats(plan.rows * LANES)
+    table: Any = plan.arrays()
+    last = slice(plan.output_row * LANES, (plan.output_row + plan.outputs) * LANES)
+    for begin in range(0, count, LANES):
+        part = slice(begin, min(begin + LANES, count))
+        used = part.stop - begin
+        lanes.reshape(-1, LANES)[:, :used] = points[part][:, plan.input_order].T
+        run_forward(plan.forward_steps, table, lanes, 0, rows)
+        outputs[part] = rows[last].reshape(-1, LANES)[:, :used].T
+        if cotangent is not None and gradient is not None:
+            rows[last].reshape(-1, LANES)[:, :used] = cotangent[part].T
+            run_backward(plan.backward_steps, table, rows)
+            run_input_gradient(plan.backward_steps, table, rows, lanes)
+            by_row = lanes.reshape(-1, LANES)[plan.gradient_order, :used]
+            gradient[part.start : part.stop, plan.input_order] = by_row.T
+    return outputs, gradient
