@@ -12,7 +12,7 @@ from torch import Tensor, nn
 import qll
 from qll.bounds.modules import module_bounds
 from qll.errors import NetworkError
-from qll.kernels.recognise import obstacle
+from qll.kernels.network import plan_network
 from qll.networks.activations import ACTIVATIONS
 from qll.verify.verdict import Status
 
@@ -74,8 +74,7 @@ def built(name: str) -> nn.Module:
 
 def cells(name: str) -> list[str]:
     module, x = built(name), torch.full((1, *SHAPE), 0.5)
-    compiled = obstacle(module, SHAPE) is None
-    found = ["compiled" if compiled else "torch"]
+    found = ["torch" if isinstance(plan_network(module, SHAPE), str) else "compiled"]
     for kind in ("interval", "crown"):
         try:
             low, high = module_bounds(module, x - 0.1, x + 0.1, kind=kind).outputs_box()  # type: ignore[arg-type]

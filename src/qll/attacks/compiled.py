@@ -15,20 +15,25 @@ import torch
 from torch import Tensor, nn
 
 from qll import kernels
-from qll.attacks.problem import Points, Problem
+from qll.attacks.problem import Points, Problem, run_model
+from qll.errors import NetworkError
+from qll.kernels.announce import slow_path
 from qll.kernels.schedule import Schedule
+from qll.networks.graph import Graph
 
 if TYPE_CHECKING:
     from qll.kernels.attack import CompiledAttack
     from qll.kernels.formula import Tape
-    from qll.kernels.network import NetworkPlan
+    from qll.kernels.plan import NetworkPlan
 
 Patterns = tuple[tuple[int, ...] | None, ...]
 Search = Callable[[Problem, Schedule, int], Points]
 # A training run uses two or three (training, judging, the QLL oracle); schedules make new ones.
 _MOST_TAPES = 32
+# Samples by which a traced network is compared with its module, and how far float32 may take them.
+_PROBES, _PROBE_ERROR = 4, 1e-3
 
-_plans: WeakKeyDictionary[nn.Module, dict[Any, NetworkPlan | None]] = WeakKeyDictionary()
+_plans: WeakKeyDictionary[nn.Module, dict[Any, NetworkPlan | str]] = WeakKeyDictionary()
 _tapes: OrderedDict[Any, tuple[Any, Tape | None]] = OrderedDict()
 _known: OrderedDict[tuple[int, int], tuple[Any, dict[tuple[int, ...], int]]] = OrderedDict()
 _attacks: OrderedDict[tuple[int, int], CompiledAttack] = OrderedDict()
@@ -41,9 +46,10 @@ def compile_search(problem: Problem) -> Search | str:
     reason = _refusal(problem)
     if reason is not None:
         return reason
-    plan = _plan(problem.model, tuple(problem.region.x0.shape[1:]))
-    if plan is None:
-        return "a network with layers that the kernels do not know"
+    plan = _plan(problem.model, problem.region.x0)
+    if isinstance(plan, str):
+        slow_path(plan)
+        return plan
     found = _patterns(problem, plan.outputs)
     if found is None:
         return "labels that do not fit the outputs"
@@ -52,10 +58,13 @@ def compile_search(problem: Problem) -> Search | str:
     if tape is None:
         return "a formula over inputs, or a logic, that the kernels do not know"
     attack = _attack(plan, tape)
+    try:
+        plan.refresh()
+    except NetworkError as error:  # weights that are no numbers: the loss says more of them
+        return error.what
 
     def search(problem: Problem, schedule: Schedule, runs: int) -> Points:
         box = problem.box
-        plan.refresh()
         points, _ = attack.run(
             box.lower,
             box.upper,
@@ -84,20 +93,47 @@ def _refusal(problem: Problem) -> str | None:
         return f"the logic '{problem.logic.name}', which has no compiled form"
     for module in problem.model.modules():
         if module._forward_hooks or module._forward_pre_hooks:
-            return f"a forward hook on {type(module).__name__}"
+            reason = f"a forward hook on {type(module).__name__}"
+            slow_path(reason)
+            return reason
     return None
 
 
-def _plan(model: nn.Module, shape: tuple[int, ...]) -> NetworkPlan | None:
+def _plan(model: nn.Module, x0: Tensor) -> NetworkPlan | str:
     from qll.kernels.forward import module_key
-    from qll.kernels.network import plan_network
 
-    key = module_key(model, shape)
+    key = module_key(model, tuple(x0.shape[1:]))
     known = _plans.setdefault(model, {})
     if key not in known:
         known.clear()
-        known[key] = plan_network(model, shape)
+        known[key] = _new_plan(model, x0)
     return known[key]
+
+
+def _new_plan(model: nn.Module, x0: Tensor) -> NetworkPlan | str:
+    from qll.kernels.chain import ChainPlan
+    from qll.kernels.graph import plan_graph
+    from qll.kernels.network import plan_network
+    from qll.kernels.plan import run_network
+
+    graph = getattr(model, "graph", None)
+    if isinstance(graph, Graph):
+        try:
+            return plan_graph(lambda: graph)
+        except NetworkError as error:
+            return f"{error.found}: {error.what}"
+    plan = plan_network(model, tuple(x0.shape[1:]))
+    if isinstance(plan, str | ChainPlan):
+        return plan
+    # A trace sees what one call does; a forward that looks at more than its input does another.
+    some = x0[:_PROBES]
+    with torch.no_grad():
+        wanted = run_model(model, some).flatten(1).numpy()
+    found, _ = run_network(plan, some.flatten(1).contiguous().numpy())
+    scale = 1.0 + float(abs(wanted).max(initial=0.0))
+    if found.shape != wanted.shape or not (abs(found - wanted) <= _PROBE_ERROR * scale).all():
+        return f"{type(model).__name__}, whose forward is not what a trace of it shows"
+    return plan
 
 
 def _patterns(problem: Problem, outputs: int) -> tuple[Patterns, Tensor] | None:

@@ -12,26 +12,17 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from qll.networks import ReluForm
+from qll.networks import Network
 
 
-def folded_module(form: ReluForm) -> nn.Module:
-    """A chain becomes the plain layers that the kernels know; anything else a module of its own."""
-    if not form.is_relu_chain:
-        return _Branching(form)
-    parts: list[nn.Module] = [nn.Flatten()]
-    for k, layer in enumerate(form.layers):
-        if k:
-            parts.append(nn.ReLU())
-        parts.append(_linear(layer.terms[0][1], layer.bias))
-    return nn.Sequential(*parts).eval()
+class Folded(nn.Module):
+    """``z_k = bias_k + sum_j W[k][j] f_j(z_j)``: several sources for a layer, any activation.
+    ``graph`` are the layers as they were read, of which compiled attacks make their plan."""
 
-
-class _Branching(nn.Module):
-    """``z_k = bias_k + sum_j W[k][j] f_j(z_j)``: several sources for a layer, any activation."""
-
-    def __init__(self, form: ReluForm) -> None:
+    def __init__(self, network: Network) -> None:
         super().__init__()
+        self.graph = network.raw_graph
+        form = network.relu_form
         self._activations = [layer.activation for layer in form.layers]
         self._sources = [[source for source, _ in layer.terms] for layer in form.layers]
         self.blocks = nn.ModuleList(

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from qll.attacks.base import Attack, AttackResult
-from qll.attacks.folded import folded_module
+from qll.attacks.folded import Folded
 from qll.attacks.problem import Engine, other_points
 from qll.errors import NetworkError
 from qll.logics.base import Logic
@@ -64,7 +64,7 @@ def attack_shipped(
             fix="choose the data that the network was trained on",
         )
     region, real = Region.of(prop, x), Runtime(network)
-    model = folded_module(network.relu_form)
+    model = Folded(network)
     points = attack.find(
         model, prop, x, labels, logic=logic, region=region, seed=seed, engine=engine
     )

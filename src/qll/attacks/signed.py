@@ -40,8 +40,8 @@ class SignedAttack(Attack):
             if problem.engine == "compiled":
                 raise RunError(
                     "the compiled attack does not take this problem",
-                    expected="a chain of affine and ReLU layers on the CPU, a formula over outputs "
-                    "and a box, with numba installed",
+                    expected="layers of docs/layers.md in float32 on the CPU, a formula over "
+                    "outputs and a box, with numba installed",
                     found=compiled,
                     fix="pass engine='auto': autograd then takes what the kernels do not",
                 )

@@ -47,6 +47,7 @@ def attack(
     from qll.attacks import attack as read_attack
     from qll.attacks.shipped import attack_shipped
     from qll.data import load as load_data
+    from qll.kernels.announce import announced
     from qll.networks import load as load_network
     from qll.properties import load
 
@@ -54,7 +55,10 @@ def attack(
     handle = load_network(network, mean=mean, std=std)
     given = load(prop, outputs=handle.output_size).with_parameters(**parse_settings(settings))
     x, labels = images.test.batch(slice(0, count or None))
-    found = attack_shipped(read_attack(method), handle, given, x, labels, logic=logic, seed=seed)
+    with announced(lambda text: typer.echo(text, err=True)):
+        found = attack_shipped(
+            read_attack(method), handle, given, x, labels, logic=logic, seed=seed
+        )
     if out is not None:
         _keep(out, x, labels, found)
     falsified = int(found.falsified.sum())

@@ -1,4 +1,4 @@
-"""Compiled inner loops: the attack on affine/ReLU networks, samples across SIMD lanes.
+"""Compiled inner loops: the attack on networks, samples across SIMD lanes.
 
 Every kernel has a torch reference that the tests hold it to. numba is imported only when a kernel
 is asked for; without it, and for networks and formulas that are not recognised, callers take the

@@ -1,31 +1,65 @@
-"""Compilation on first use is announced: a minute without a word looks like a hang."""
+"""What takes long is said once: compiling kernels, and a network that they do not take."""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 from qll.kernels import available
 
 MESSAGE = "compiling kernels for this machine: once, up to a minute or two"
+_tell: ContextVar[Callable[[str], None] | None] = ContextVar("tell", default=None)
+_said: set[str] = set()
+
+
+class SlowPath(UserWarning):
+    """A network is attacked by torch, several times slower than by the kernels."""
+
+
+def slow_path(reason: str) -> None:
+    """Say once which part of a network keeps it off the compiled attack."""
+    text = f"attacking by torch, not in compiled code: {reason}"
+    tell = _tell.get()
+    if tell is None:
+        if text not in _said:
+            _said.add(text)
+            warnings.warn(text, SlowPath, stacklevel=2)
+        return
+    tell(text)
 
 
 @contextmanager
 def announced(tell: Callable[[str], None]) -> Iterator[None]:
-    """``tell`` is called once, when the first kernel has to be compiled; never if all are kept."""
+    """``tell`` is called once for each thing: when the first kernel has to be compiled (never if
+    all are kept), and when a network cannot be attacked by kernels."""
+    said: set[str] = set()
+
+    def once(text: str) -> None:
+        if text not in said:
+            said.add(text)
+            tell(text)
+
+    token = _tell.set(once)
+    try:
+        with _listening(once):
+            yield
+    finally:
+        _tell.reset(token)
+
+
+@contextmanager
+def _listening(tell: Callable[[str], None]) -> Iterator[None]:
     if not available():
         yield
         return
     from numba.core import event
 
     class Listener(event.Listener):  # type: ignore[misc, unused-ignore]
-        said = False
-
         def on_start(self, event: Any) -> None:
-            if not self.said:
-                self.said = True
-                tell(MESSAGE)
+            tell(MESSAGE)
 
         def on_end(self, event: Any) -> None: ...
 

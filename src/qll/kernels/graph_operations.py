@@ -1,4 +1,4 @@
-"""What writes the values of a network graph: windows in tiles, sums of rows, the largest of several.
+"""What writes the values of a network graph: windows in tiles, sums of rows, largest rows.
 
 Each states its forward steps and those that carry a gradient back; ``graph.py`` makes them of the
 network's layers.
@@ -7,6 +7,7 @@ network's layers.
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 
 import numpy as np
 
@@ -142,7 +143,7 @@ class Tiles(Operation):
         if linear:
             cuts |= set(range(0, len(self.source), ROWS_A_SEGMENT))
         ends = [*sorted(cuts), len(self.source)]
-        found = [(c, after - c) for c, after in zip(ends, ends[1:], strict=False)]
+        found = [(c, after - c) for c, after in pairwise(ends)]
         if linear:
             parts: list[list[tuple[int, int]]] = [[]]
             for run in found:

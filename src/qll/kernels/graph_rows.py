@@ -12,6 +12,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -197,7 +198,7 @@ def runs(
     # A row without any source is a block of its own.
     steady = steady.all(axis=1) & (np.diff(places) == 1) & ~absent[1:].all(axis=1)
     cuts = [0, *(np.flatnonzero(~steady) + 1).tolist(), len(places)]
-    for first, last in zip(cuts, cuts[1:], strict=False):
+    for first, last in pairwise(cuts):
         if last > first:
             yield first, last
 
@@ -205,7 +206,7 @@ def runs(
 def inverse(places: Indices, sources: Indices) -> tuple[Indices, Indices, Indices]:
     """The other way round: the rows that are read, and for each the places that read it and as
     which term of all (n * terms), both (rows, readers), -1 where there are fewer."""
-    n, terms = sources.shape
+    terms = sources.shape[1]
     flat = sources.reshape(-1)
     used = np.flatnonzero(flat >= 0)
     used = used[np.argsort(flat[used], kind="stable")]

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from qll.kernels import available
-from qll.kernels.forward import _MOST_WEIGHTS, FirstLayer, Layer, module_key
 from qll.kernels.chain import build_plan
+from qll.kernels.forward import _MOST_WEIGHTS, FirstLayer, Layer, module_key
 from qll.kernels.recognise import Shape
 from qll.kernels.spans import Span, spans_of
 

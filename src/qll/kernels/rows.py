@@ -1,7 +1,7 @@
 """The steps of a plan that are not tiles: sums of rows, activations, the largest of several rows.
 
-Layouts as in ``layers.py``, with these uses of a step's numbers (height, blocks, first block, start,
-finish, reads input):
+Layouts as in ``layers.py``, with these uses of a step's numbers (height, blocks, first block,
+start, finish, reads input):
 
 - ``SUM``: block ``d`` is ``sum of w_t * row_t`` over its taps, each a run of rows with a weight a
   row; all taps of a block have as many rows as it has (a block without taps has one).
@@ -9,8 +9,8 @@ finish, reads input):
   block's last number is the row where the winner is written. ``finish`` 1 takes the least.
 - ``CHOSEN``: the gradient of the former. A tap reads a gradient row where the winner, so many rows
   behind it as the block's last number says, is the tap's own.
-- ``ACTIVATE``: rows from ``first block`` on, in place; slopes go to the row ``start``; ``finish`` is
-  the function's number.
+- ``ACTIVATE``: rows from ``first block`` on, in place; slopes go to the row ``start``; ``finish``
+  is the function's number.
 - ``SCALE``: rows from ``first block`` on times those from ``start`` on; or, with ``finish`` 1, 0
   where these are not positive.
 - ``CLEAR``: rows from ``first block`` on are 0.

@@ -1,4 +1,4 @@
-"""The numbers by which a plan's tables say what a step does (layouts: ``layers.py``, ``rows.py``)."""
+"""The numbers by which a plan's tables say what a step does (``layers.py``, ``rows.py``)."""
 
 from __future__ import annotations
 

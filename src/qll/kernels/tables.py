@@ -61,7 +61,6 @@ class Tables:
             self.taps.append((source, weight, count))
         self.blocks.append((row, first, len(self.taps), bias))
 
-
     def apart(self, row: int, taps: Sequence[tuple[int, int, int]], last: int) -> None:
         """A block of rows that are summed one by one: its taps are not joined."""
         first = len(self.taps)

@@ -37,6 +37,15 @@ class Graph:
     def output_shape(self) -> Shape:
         return self.nodes[self.output - 1].shape if self.output else self.tensor_shape
 
+    def behind(self, layer: Layer) -> Graph:
+        """The same network of what ``layer`` makes of its input."""
+        first = Node("first", layer, (0,), layer.shape(self.tensor_shape))
+        moved = (
+            Node(node.name, node.layer, tuple(s + 1 for s in node.sources), node.shape)
+            for node in self.nodes
+        )
+        return Graph(self.input_shape, self.tensor_shape, (first, *moved), self.output + 1)
+
     @cached_property
     def program(self) -> Program:
         return self.lower(None)

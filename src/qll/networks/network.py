@@ -13,6 +13,7 @@ from qll.errors import InputError, NetworkError
 from qll.networks.exact import Enclosure, ExactReplay
 from qll.networks.fold import fold
 from qll.networks.graph import Graph
+from qll.networks.layers import Normalise
 from qll.networks.matrices import Array
 from qll.networks.onnx_external import network_bytes
 from qll.networks.onnx_reader import read_onnx
@@ -62,6 +63,15 @@ class Network:
             return self.graph.lower(self.normalisation)
         except NetworkError as error:
             raise _within(self.name, error) from error
+
+    @property
+    def raw_graph(self) -> Graph:
+        """The layers, the normalisation first."""
+        if self.normalisation is None:
+            return self.graph
+        mean, std = self.normalisation
+        shape = self.graph.tensor_shape
+        return self.graph.behind(Normalise(mean.reshape(shape), std.reshape(shape)))
 
     @cached_property
     def relu_form(self) -> ReluForm:
