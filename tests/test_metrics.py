@@ -21,7 +21,7 @@ from qll.metrics import (
     evaluate,
     prediction_accuracy,
     proved_share,
-    root_mean_square_error,
+    regression_errors,
     tally,
     vacuous_labels,
 )
@@ -53,8 +53,8 @@ def test_accuracy_over_more_images_than_a_batch() -> None:
     multi = torch.nn.functional.one_hot(labels, 3)
     # A wrong image has two wrong labels: what is there, and what is not.
     assert prediction_accuracy(net, x, multi, task="multi-label") == Share(9000 - 600, 9000)
-    assert root_mean_square_error(net, x, x + 2.0) == pytest.approx(2.0)
-    assert root_mean_square_error(threshold(0.5), x[:, :2], x[:, 0]) == pytest.approx(0.5)
+    assert regression_errors(net, x, x + 2.0)[0] == pytest.approx(2.0)
+    assert regression_errors(threshold(0.5), x[:, :2], x[:, 0])[0] == pytest.approx(0.5)
 
 
 def test_constraint_accuracy_is_the_share_of_the_region() -> None:

@@ -11,6 +11,7 @@ The published figures have them in it: ``Share.with_vacuous``.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import count
@@ -27,6 +28,8 @@ from qll.property import Property
 from qll.regions import Region
 from qll.training.prediction import correct_predictions
 
+# Relative spread of predictions below which they are one number.
+_CONSTANT = 1e-4
 # Samples at a time: memory stays flat, and the kernels still fill all cores.
 BATCH = 1024
 
@@ -74,7 +77,8 @@ Satisfaction = Callable[[nn.Module], Mapping[str, Share]]
 class Evaluation:
     """All figures of one network; ``rmse`` takes the place of PAcc in a regression. ``csat`` maps
     epsilon to the proved share: the verifier fills it. ``chance`` is the PAcc of the best constant
-    answer on the same data; None in records from before it was kept."""
+    answer on the same data; None in records from before it was kept. ``r2`` is the share of the
+    variance that a regression explains: 0 for the best constant answer, 1 at most."""
 
     pacc: Share | None
     cacc: Share
@@ -83,6 +87,7 @@ class Evaluation:
     rmse: float | None = None
     csat: Mapping[str, Share] = field(default_factory=dict)
     chance: Share | None = None
+    r2: float | None = None
 
     def to_json(self) -> dict[str, Any]:
         shares = {
@@ -93,7 +98,7 @@ class Evaluation:
         }
         found: dict[str, Any] = {name: _to_json(share) for name, share in shares.items()}
         found["chance"] = _to_json(self.chance)
-        found["rmse"] = self.rmse
+        found["rmse"], found["r2"] = self.rmse, self.r2
         found["csat"] = {epsilon: _to_json(share) for epsilon, share in self.csat.items()}
         return found
 
@@ -112,6 +117,7 @@ class Evaluation:
                 values.get("rmse"),
                 {e: share for e, share in csat.items() if share is not None},
                 _from_json(values.get("chance")),
+                values.get("r2"),
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise InputError(
@@ -165,15 +171,44 @@ def prediction_accuracy(
     return total
 
 
-def root_mean_square_error(model: nn.Module, x: Tensor, targets: Tensor) -> float:
+def regression_errors(model: nn.Module, x: Tensor, targets: Tensor) -> tuple[float, float]:
+    """RMSE in the units of the targets, and R2: the mean over the targets of the share of their
+    variance that is explained (NaN for targets that do not vary)."""
+    wanted = targets.reshape(len(targets), -1).double()
     with held_still(model), torch.no_grad():
-        squares = [
-            float(((run_model(model, x[rows]) - targets[rows].reshape(-1, 1)) ** 2).sum())
-            if targets.dim() == 1
-            else float(((run_model(model, x[rows]) - targets[rows]) ** 2).sum())
-            for rows in _batches(len(x))
-        ]
-    return float((sum(squares) / max(targets.numel(), 1)) ** 0.5)
+        parts = [run_model(model, x[rows]).double() - wanted[rows] for rows in _batches(len(x))]
+    errors = torch.cat(parts) if parts else wanted
+    if not len(errors):
+        return math.nan, math.nan
+    squares = (errors**2).mean(0)
+    return float(squares.mean().sqrt()), float((1 - squares / wanted.var(0, correction=0)).mean())
+
+
+def score(model: nn.Module, x: Tensor, labels: Tensor, *, task: str) -> float:
+    """How well a network predicts, in one number of at most 1: PAcc, or R2 of a regression."""
+    if task == "regression":
+        return regression_errors(model, x, labels)[1]
+    return prediction_accuracy(model, x, labels, task=task).value
+
+
+def constant_answer(model: nn.Module, x: Tensor, *, task: str) -> str | None:
+    """What a network always answers, whatever the input: a sentence, or None if it does not. A
+    network that decides nothing obeys almost any rule."""
+    with held_still(model), torch.no_grad():
+        y = torch.cat([run_model(model, x[rows]) for rows in _batches(len(x))]) if len(x) else x
+    if len(x) < 2:
+        return None
+    if task == "regression":
+        spread = (y.amax(0) - y.amin(0)) / y.abs().amax(0).clamp(min=1e-12)
+        if bool((spread > _CONSTANT).any()):
+            return None
+        return "it predicts " + ", ".join(f"{v:.4g}" for v in y.mean(0).tolist())
+    decisions = y.argmax(1, keepdim=True) if task == "single-label" else y > 0
+    if bool((decisions != decisions[0]).any()):
+        return None
+    if task == "single-label":
+        return f"it answers class {int(decisions[0])}"
+    return "it answers " + ", ".join("yes" if d else "no" for d in decisions[0].tolist())
 
 
 def constraint_accuracy(
@@ -313,12 +348,14 @@ def evaluate(
         )
 
     regression = task == "regression"
+    rmse, r2 = regression_errors(model, x, labels) if regression else (None, None)
     return Evaluation(
         pacc=None if regression else prediction_accuracy(model, x, labels, task=task),
         cacc=constraint_accuracy(model, prop, x, labels, samples=samples, seed=seed),
         csec_self=None if logic is None else security(logic, "CSec (self)"),
         csec_qll=security(oracle, "CSec (QLL)"),
-        rmse=root_mean_square_error(model, x, labels) if regression else None,
+        rmse=rmse,
+        r2=r2,
         csat={} if csat is None else csat(model),
         chance=None if regression else chance_accuracy(labels, task=task),
     )

@@ -8,7 +8,7 @@ ok = prop.holds(y, labels=labels)                          # Boolean per sample
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
 from typing import Any
@@ -33,6 +33,7 @@ from qll.formula.nodes import (
     Specification,
 )
 from qll.formula.rewrite import Grounder, Shape
+from qll.formula.scale import Scales, rescaled
 from qll.formula.show import Style, show_specification
 from qll.formula.slack import hard_form
 from qll.formula.template import plan
@@ -58,6 +59,7 @@ class Property:
     parameters: Mapping[str, float] = field(default_factory=dict)
     outputs: int | None = None
     inputs: tuple[int, ...] | None = None
+    scales: Scales = field(default_factory=dict)
     _cache: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -152,6 +154,19 @@ class Property:
     def with_parameters(self, **parameters: float) -> Property:
         return replace(self, parameters={**self.parameters, **parameters}, _cache={})
 
+    def with_scales(self, **scales: Sequence[float]) -> Property:
+        """The same rule, whose soft readings count in these units: ``y=(0.003,)`` says that 0.003
+        is a step of the output. What holds, and by what margin, does not change."""
+        for source, steps in scales.items():
+            if source not in ("x", "y") or not all(math.isfinite(s) and s > 0 for s in steps):
+                raise InputError(
+                    "these are no scales",
+                    expected="x= or y= with a number above 0 for each entry",
+                    found=f"{source}={list(steps)[:6]}",
+                    fix="pass y=[...] with the spread of each output",
+                )
+        return replace(self, scales={k: tuple(v) for k, v in scales.items()}, _cache={})
+
     def __repr__(self) -> str:
         return self.show().rstrip("\n")
 
@@ -218,7 +233,7 @@ class Property:
         shape = self._shape(outputs)
         grounder = Grounder(self.specification, self.values, shape, top_is_unit=record.top_is_unit)
         pairs = [
-            record.slack(record.prepare(grounder.ground(pattern)))
+            record.slack(self._prepared(record, grounder.ground(pattern)))
             for pattern in self._label_patterns(shape, multi_label)
         ]
         return max(a for a, _ in pairs), max(b for _, b in pairs)
@@ -300,7 +315,7 @@ class Property:
         grounder = Grounder(
             self.specification, self.values, Shape(outputs, inputs), top_is_unit=logic.top_is_unit
         )
-        return logic.prepare(grounder.ground(labels))
+        return self._prepared(logic, grounder.ground(labels))
 
     # --- how ---
 
@@ -377,7 +392,7 @@ class Property:
         which quantities are stacked."""
         grounder = Grounder(self.specification, self.values, shape, top_is_unit=record.top_is_unit)
         wanted = patterns or self._label_patterns(shape, multi_label=False)
-        formulas = [record.prepare(grounder.ground(p)) for p in wanted]
+        formulas = [self._prepared(record, grounder.ground(p)) for p in wanted]
         used = tuple(s for s in SOURCES if s in self.sources) or ("y",)
         rows: dict[tuple[str, int], int] = {}
         for source in used:
@@ -385,6 +400,11 @@ class Property:
             for k in range(width):
                 rows[(source, k)] = len(rows)
         return formulas, rows, used
+
+    def _prepared(self, record: Logic, formula: Formula) -> Formula:
+        """As the logic evaluates it: a soft one in the units of what is compared."""
+        counted = rescaled(formula, self.scales) if record.counts_in_units else formula
+        return record.prepare(counted)
 
     def _patterns(
         self, y: Tensor, labels: Tensor | None

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from qll.cli.options import parse_settings
+from qll.cli.options import DATA_HELP, Features, Target, data_options, parse_settings
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -21,7 +21,9 @@ _PICTURES = 16
 def attack(
     prop: Annotated[str, typer.Argument(metavar="PROPERTY", help="A property or a .qll file.")],
     network: Annotated[Path, typer.Option(help="An ONNX file.")],
-    data: Annotated[str, typer.Option(help="mnist, fashion, dice, dice-rendered.")],
+    data: Annotated[str, typer.Option(help=DATA_HELP)],
+    target: Target = "",
+    features: Features = "",
     data_dir: Annotated[str | None, typer.Option(help="Where the data files are.")] = None,
     count: Annotated[int, typer.Option(help="Test images to attack; 0 for all.")] = 100,
     logic: Annotated[str, typer.Option(help="Whose loss is driven up.")] = "qll:5",
@@ -49,11 +51,12 @@ def attack(
     from qll.data import load as load_data
     from qll.kernels.announce import announced
     from qll.networks import load as load_network
-    from qll.properties import load
+    from qll.properties import load_fitting
 
-    images = load_data(data, data_dir)
+    images = load_data(data, data_dir, **data_options(target, features))
     handle = load_network(network, mean=mean, std=std)
-    given = load(prop, outputs=handle.output_size).with_parameters(**parse_settings(settings))
+    fits = handle.output_size if images.schema is None else images.schema
+    given = load_fitting(prop, fits, **parse_settings(settings))
     x, labels = images.test.batch(slice(0, count or None))
     with announced(lambda text: typer.echo(text, err=True)):
         found = attack_shipped(

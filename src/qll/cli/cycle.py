@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from qll.cli.options import DATA_HELP, Features, data_options
 from qll.records import record
 
 if TYPE_CHECKING:
@@ -22,7 +23,9 @@ def cycle(
     prop: Annotated[
         str, typer.Argument(metavar="PROPERTY", help="A shipped property or a .qll file.")
     ],
-    data: Annotated[str | None, typer.Option(help="mnist, fashion, dice, dice-rendered.")] = None,
+    data: Annotated[str | None, typer.Option(help=DATA_HELP)] = None,
+    predict: Annotated[str, typer.Option(help="Of a table: the column to predict.")] = "",
+    features: Features = "",
     network: Annotated[
         Path | None, typer.Option(help="An ONNX file to start from; without --data: to repair.")
     ] = None,
@@ -91,6 +94,7 @@ def cycle(
         "epochs": 10 if epochs is None else epochs,
         "seed": seed,
         "data_dir": data_dir,
+        "data_options": data_options(predict, features) or None,
     }
     train = resolve(prop, data, options=options, settings=settings or [])
     config = record(

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from qll.cli.options import Features, Target
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -26,8 +28,8 @@ def data(
             metavar="FILE", help="A table, images, a schema in TOML, or package.module:factory."
         ),
     ],
-    target: Annotated[str, typer.Option(help="The column to predict; several with commas.")] = "",
-    features: Annotated[str, typer.Option(help="The columns to predict from: a,b,c.")] = "",
+    target: Target = "",
+    features: Features = "",
     task: Annotated[str, typer.Option(help="classes, binary, labels or regression.")] = "",
     write: Annotated[
         bool, typer.Option("--write", help="Write the schema beside the table, to edit.")

@@ -2,7 +2,25 @@
 
 from __future__ import annotations
 
+from typing import Annotated, Any
+
+import typer
+
 from qll.errors import InputError
+
+DATA_HELP = "mnist, fashion, dice, dice-rendered; a table, images, package.module:factory."
+Target = Annotated[
+    str,
+    typer.Option(
+        "--target", "--predict", help="Of a table: the column to predict; several with commas."
+    ),
+]
+Features = Annotated[str, typer.Option(help="Of a table: the columns to predict from.")]
+
+
+def data_options(target: str, features: str) -> dict[str, Any]:
+    """What was said of a table, as ``qll.data.load`` takes it."""
+    return {k: v for k, v in (("target", target), ("features", features)) if v}
 
 
 def parse_settings(settings: list[str] | None) -> dict[str, float]:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from qll.cli.options import DATA_HELP, Features, Target, data_options
+
 if TYPE_CHECKING:
     from qll.training.config import TrainConfig
 
@@ -16,7 +18,9 @@ def train(
         str | None,
         typer.Argument(metavar="PROPERTY", help="A shipped property or a .qll file."),
     ] = None,
-    data: Annotated[str | None, typer.Option(help="mnist, fashion, dice, dice-rendered.")] = None,
+    data: Annotated[str | None, typer.Option(help=DATA_HELP)] = None,
+    target: Target = "",
+    features: Features = "",
     data_dir: Annotated[
         str | None, typer.Option(help="Where the data files are; else they are downloaded.")
     ] = None,
@@ -25,7 +29,7 @@ def train(
     ] = None,
     method: Annotated[str | None, typer.Option(help="How the property becomes a loss.")] = None,
     network: Annotated[
-        str | None, typer.Option(help="A named network, or package.module:factory.")
+        str | None, typer.Option(help="A named one, mlp:64,32, or package.module:factory.")
     ] = None,
     epochs: Annotated[int | None, typer.Option(help="Default: the paper's 100.")] = None,
     seed: Annotated[int | None, typer.Option(help="Seeds every random stream.")] = None,
@@ -49,6 +53,7 @@ def train(
 
     given: dict[str, Any] = {
         "data_dir": data_dir,
+        "data_options": data_options(target, features) or None,
         "logic": logic,
         "method": method,
         "network": network,
@@ -103,6 +108,9 @@ def figures(values: dict[str, Any]) -> list[str]:
     ]
     if values.get("rmse") is not None:
         lines.insert(0, f"{'RMSE         of the predictions':44}{values['rmse']:8.4g}")
+    if values.get("r2") is not None:
+        share = f"{'R2           variance explained':44}{values['r2']:8.3f}"
+        lines.insert(1, f"{share}   (0 for the best constant answer)")
     proved = values.get("csat", {})
     lines += [
         _figure(f"CSat         proved at epsilon {epsilon}", share)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from qll.cli.options import DATA_HELP, Features, Target, data_options
 from qll.records import record
 
 if TYPE_CHECKING:
@@ -17,7 +18,9 @@ def tune(
     prop: Annotated[
         str, typer.Argument(metavar="PROPERTY", help="A shipped property or a .qll file.")
     ],
-    data: Annotated[str, typer.Option(help="mnist, fashion, dice, dice-rendered.")],
+    data: Annotated[str, typer.Option(help=DATA_HELP)],
+    target: Target = "",
+    features: Features = "",
     trials: Annotated[int, typer.Option(help="Trials of the study, over all sessions.")] = 50,
     epochs: Annotated[int, typer.Option(help="Epochs of each trial.")] = 10,
     validation: Annotated[int, typer.Option(help="Training images held out to judge by.")] = 1000,
@@ -48,7 +51,12 @@ def tune(
     console = Console(highlight=False)
     for name in method or []:
         METHODS[name]  # names one that does not exist
-    options = {"epochs": epochs, "validation": validation, "data_dir": data_dir}
+    options = {
+        "epochs": epochs,
+        "validation": validation,
+        "data_dir": data_dir,
+        "data_options": data_options(target, features) or None,
+    }
     config = record(
         TuneConfig,
         None,

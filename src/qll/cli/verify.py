@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from qll.cli.options import parse_settings
+from qll.cli.options import DATA_HELP, Features, Target, data_options, parse_settings
 
 EXIT_FALSIFIED = 10
 EXIT_UNKNOWN = 11
@@ -20,7 +20,9 @@ _SHOWN = 20
 def verify(
     prop: Annotated[str, typer.Argument(metavar="PROPERTY", help="A property or a .qll file.")],
     network: Annotated[Path, typer.Option(help="An ONNX file.")],
-    data: Annotated[str | None, typer.Option(help="mnist, fashion, dice, dice-rendered.")] = None,
+    data: Annotated[str | None, typer.Option(help=DATA_HELP)] = None,
+    target: Target = "",
+    features: Features = "",
     data_dir: Annotated[str | None, typer.Option(help="Where the data files are.")] = None,
     images: Annotated[Path | None, typer.Option(help="Instead of --data: an IDX file.")] = None,
     labels: Annotated[Path | None, typer.Option(help="Labels of --images, an IDX file.")] = None,
@@ -74,7 +76,7 @@ def verify(
     Example: qll verify not-both --network net.onnx --data dice-rendered --count 50
     """  # fmt: skip
     from qll.networks import load as load_network
-    from qll.properties import load
+    from qll.properties import load_fitting
     from qll.verify.api import Problem, decide_all
     from qll.verify.journal import Journal
     from qll.workers import Workers
@@ -82,12 +84,15 @@ def verify(
     workers = Workers(engine, jobs, scheduler)
 
     handle = load_network(network, mean=_numbers(mean, "--mean"), std=_numbers(std, "--std"))
-    points, truth = _points(data, data_dir, images, labels, count, handle.output_size)
+    table = data_options(target, features)
+    points, truth, schema = _points(
+        data, data_dir, images, labels, count, handle.output_size, table
+    )
     given = dict(parse_settings(settings))
     if epsilon is not None:
         given.update(parse_settings([f"epsilon={epsilon}"]))
     problem = Problem.of(
-        load(prop, outputs=handle.output_size).with_parameters(**given),
+        load_fitting(prop, handle.output_size if schema is None else schema, **given),
         handle,
         points,
         truth,
@@ -116,7 +121,7 @@ def verify(
     tally = {s: statuses.count(s) for s in ("verified", "falsified", "unknown")}
     vacuous = sum(bool(journal.known[i].get("vacuous")) for i in range(len(problem)))
     typer.echo(_summary(tally, vacuous))
-    for line in _details(journal.known, points):
+    for line in _details(journal.known, points, schema):
         typer.echo(line)
     missing = _missing(journal.known) if certificate is not None else {}
     for reason, numbers in missing.items():
@@ -153,9 +158,11 @@ def _warn(network: Any) -> None:
         typer.echo(f"no certificate can be written for this network: {found}", err=True)
 
 
-def _details(known: dict[int, dict[str, Any]], points: Any) -> list[str]:
+def _details(known: dict[int, dict[str, Any]], points: Any, schema: Any = None) -> list[str]:
     """Where the rule broke, and why nothing was decided, for the first points."""
     import numpy as np
+
+    from qll.reports.moved import describe_move
 
     lines = []
     for i in sorted(known):
@@ -166,6 +173,11 @@ def _details(known: dict[int, dict[str, Any]], points: Any) -> list[str]:
             detail = f" ({row['detail']})" if row.get("detail") else ""
             lines.append(f"  point {i}: unknown: {row['reason']}{detail}{short}")
         elif row["status"] == "falsified" and row.get("witness") is not None:
+            if schema is not None:
+                before = np.asarray(points[i], float).reshape(-1).tolist()
+                moves = describe_move(schema, before, np.ravel(row["witness"]).tolist())
+                lines.append(f"  point {i}: falsified: {moves}")
+                continue
             moved = np.abs(np.array(row["witness"]) - np.asarray(points[i], float).reshape(-1))
             lines.append(
                 f"  point {i}: falsified by a witness that moves {int((moved > 0).sum())} of "
@@ -212,8 +224,9 @@ def _points(
     labels: Path | None,
     count: int,
     outputs: int,
-) -> tuple[Any, Any]:
-    """Raw inputs and their labels (multi-hot where an image has several)."""
+    table: dict[str, Any],
+) -> tuple[Any, Any, Any]:
+    """Raw inputs and their labels (multi-hot where an image has several), and a table's schema."""
     import numpy as np
 
     from qll.data import load as load_data
@@ -228,8 +241,10 @@ def _points(
             fix="pass --data mnist, or --images I.idx --labels L.idx",
         )
     if data is not None:
-        batch = load_data(data, data_dir).test.batch(slice(0, count or None))
-        return batch[0].numpy(), batch[1].numpy()
+        found = load_data(data, data_dir, **table)
+        batch = found.test.batch(slice(0, count or None))
+        truth = None if found.task == "regression" else batch[1].numpy()
+        return batch[0].numpy(), truth, found.schema
     points = np.asarray(read_idx(images))[: count or None]  # type: ignore[arg-type]
     points = points / 255.0 if points.dtype == np.uint8 else points.astype(np.float64)
     if points.ndim == 3:
@@ -247,7 +262,7 @@ def _points(
             found=f"{len(truth)}",
             fix="pass the labels of these images",
         )
-    return points, truth
+    return points, truth, None
 
 
 class _Board:

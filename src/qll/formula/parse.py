@@ -12,6 +12,7 @@ from lark.exceptions import LarkError, VisitError
 
 from qll.errors import FormulaError
 from qll.formula.check import MAX_DEPTH, check
+from qll.formula.domain import OPEN, Domain
 from qll.formula.names import declare
 from qll.formula.nodes import Specification
 from qll.formula.trees import Builder
@@ -26,11 +27,14 @@ def parse_specification(
     name: str = "<text>",
     outputs: int | Sequence[str] | None = None,
     inputs: Sequence[str] = (),
+    domain: Domain | None = None,
+    checked: bool = True,
 ) -> Specification:
     """Read a whole ``.qll`` text: declarations, region, formula.
 
     ``outputs`` fixes the number of outputs, so that indices are checked at once, or gives their
-    names, as ``inputs`` does those of the inputs.
+    names, as ``inputs`` does those of the inputs. ``domain`` is what
+    the word stands for in a region. Not ``checked``, names and the domain may be open still.
     """
     _check_size(text, name)
     try:
@@ -47,7 +51,8 @@ def parse_specification(
         raise _unexpected(name, error.line, error.column, f"'{error.char}'", ()) from error
     _check_depth(tree, name)
     try:
-        specification = Builder(name, _documentation(text)).transform(tree)
+        known = domain if checked else domain or OPEN
+        specification = Builder(name, _documentation(text), known).transform(tree)
     except VisitError as error:
         if isinstance(error.orig_exc, FormulaError):
             raise error.orig_exc from None
@@ -65,7 +70,8 @@ def parse_specification(
         outputs = len(outputs)
     if inputs:
         specification = declare(specification, "inputs", inputs)
-    check(specification, outputs=outputs)
+    if checked:
+        check(specification, outputs=outputs)
     return specification  # type: ignore[no-any-return]
 
 
@@ -126,7 +132,7 @@ _READABLE = {
     "UNIT": "a constant", "LABEL": "'label'", "INFINITY": "a number", "BALL": "'ball'",
     "BOX": "'box'", "RANGE": "'range'", "_SET": "a declaration", "_DEFINE": "a declaration",
     "_PARAMETER": "a declaration", "_OUTPUTS": "a declaration", "_INPUTS": "a declaration",
-    "STRING": "a name in quotes",
+    "STRING": "a name in quotes", "DOMAIN": "'domain'",
 }  # fmt: skip
 
 

@@ -11,6 +11,7 @@ from lark.visitors import Transformer_NonRecursive
 from qll.errors import FormulaError
 from qll.formula import build
 from qll.formula.check import MAX_OUTPUTS, wrong_outputs
+from qll.formula.domain import Domain, DomainMark, unknown_domain
 from qll.formula.names import declared_twice
 from qll.formula.nodes import (
     Ball,
@@ -68,8 +69,9 @@ class Builder(Transformer_NonRecursive):  # type: ignore[type-arg]
     """Trees to nodes. Children come before parents and left before right, so declarations are
     known when the expressions after them are built."""
 
-    def __init__(self, name: str, documentation: str) -> None:
+    def __init__(self, name: str, documentation: str, domain: Domain | None = None) -> None:
         super().__init__()
+        self._domain = domain
         self._source = name
         self._documentation = documentation
         self._parameters: dict[str, ParameterDeclaration] = {}
@@ -202,8 +204,18 @@ class Builder(Transformer_NonRecursive):  # type: ignore[type-arg]
 
     def point_binder(self, meta: Any, items: list[Any]) -> PointBinder:
         point = _ASCII.get(str(items[0]), str(items[0]))
-        parts = tuple(item for item in items[1:] if not isinstance(item, Token))
-        return PointBinder(point, parts, span=self._span(meta))  # type: ignore[arg-type]
+        parts: list[Any] = []
+        for item in items[1:]:
+            if isinstance(item, DomainMark):
+                if self._domain is None:
+                    raise unknown_domain(item.span)
+                parts += self._domain.parts(point, item.span)
+            elif not isinstance(item, Token):
+                parts.append(item)
+        return PointBinder(point, tuple(parts), span=self._span(meta))  # type: ignore[arg-type]
+
+    def domain(self, meta: Any, items: list[Any]) -> DomainMark:
+        return DomainMark(self._span(meta))
 
     def ball(self, meta: Any, items: list[Any]) -> Ball:
         centre = _ASCII.get(str(items[1]), str(items[1]))

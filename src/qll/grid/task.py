@@ -177,7 +177,7 @@ def _prove(task: Task, folder: RunFolder, data: DataSet) -> float:
     from qll.verify.api import Problem, decide_all
     from qll.verify.journal import Journal, partial_path
 
-    prop = folder.config().judged_property(len(data.classes))
+    prop = folder.config().judged_property(data.fits)
     if task.count <= 0 or "epsilon" not in {p.name for p in prop.specification.parameters}:
         return 0.0
     network = load_network(folder.onnx_path)

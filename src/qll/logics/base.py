@@ -65,6 +65,8 @@ class Logic(ABC):
     top_is_unit: ClassVar[bool] = True
     # ``a <= b`` depends on a - b alone, so that a bound of the difference serves.
     reads_differences: ClassVar[bool] = True
+    # Degrees have a unit: comparisons are made in that of what they compare.
+    counts_in_units: ClassVar[bool] = True
     laws: ClassVar[frozenset[Law]] = frozenset()
 
     @property

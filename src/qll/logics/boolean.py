@@ -33,6 +33,7 @@ class Boolean(Logic):
     bottom: ClassVar[float] = math.inf
     unit: ClassVar[float] = 0.0
     top_is_unit: ClassVar[bool] = False
+    counts_in_units: ClassVar[bool] = False  # its margins are in those of the formula
     laws: ClassVar[frozenset[Law]] = frozenset(
         {
             Law.ASSOCIATIVE,

@@ -1,13 +1,15 @@
 """Networks by name: the paper's two and a wider one, and any factory of the user's.
 
-Every factory takes ``in_channels, height, width, outputs, mean, std``; normalisation is a layer, so
-that the network takes raw input and epsilon is in raw units.
+A factory for images takes ``in_channels, height, width, outputs, mean, std``, one for tables
+``inputs, outputs, mean, std`` and, for a regression, ``target_mean, target_std``. Normalisation is
+a layer, so that the network takes raw input and answers in raw units.
 """
 
 from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TypeAlias
 
 import torch
@@ -143,13 +145,63 @@ def wide(
     )
 
 
+@networks.register("mlp")
+def mlp(
+    sizes: str = "64,32",
+    *,
+    inputs: int | None = None,
+    in_channels: int = 1,
+    height: int = 1,
+    width: int = 1,
+    outputs: int = 1,
+    mean: Sequence[float] | float = 0.0,
+    std: Sequence[float] | float = 1.0,
+    target_mean: Sequence[float] = (),
+    target_std: Sequence[float] = (),
+) -> nn.Module:
+    """Linear layers with ReLU between them: ``mlp:64,32`` has hidden layers of 64 and 32."""
+    widths = _widths(sizes)
+    layers: list[nn.Module] = [Normalize(mean, std)]
+    if inputs is None:
+        layers.append(nn.Flatten())
+    before = in_channels * height * width if inputs is None else inputs
+    for hidden in widths:
+        layers += [nn.Linear(before, hidden), nn.ReLU()]
+        before = hidden
+    layers.append(nn.Linear(before, outputs))
+    if len(target_std):  # x * std + mean
+        shift = [-m / s for m, s in zip(target_mean, target_std, strict=True)]
+        layers.append(Normalize(shift, [1.0 / s for s in target_std]))
+    return nn.Sequential(*layers)
+
+
+def _widths(sizes: str) -> list[int]:
+    try:
+        found = [int(part) for part in sizes.split(",") if part.strip()]
+    except ValueError:
+        found = []
+    if not found or not all(0 < width <= 65_536 for width in found):
+        raise InputError(
+            "these are no sizes of hidden layers",
+            expected="numbers with commas, such as mlp:64,32",
+            found=f"'{sizes}'",
+            fix="pass --network mlp:64,32",
+        )
+    return found
+
+
 def create(name: str, **options: object) -> nn.Module:
     """A registered network, or ``package.module:factory`` of the user's, called with ``options``.
 
     >>> create("paper-mnist")(torch.zeros(2, 1, 28, 28)).shape
     torch.Size([2, 10])
     """
-    factory = networks[name] if ":" not in name else _factory(name)
+    head, _, sizes = name.partition(":")
+    factory: Factory
+    if head in networks:  # with sizes of its own: mlp:64,32
+        factory = partial(networks[head], sizes) if sizes else networks[head]
+    else:
+        factory = networks[name] if ":" not in name else _factory(name)
     try:
         module = factory(**options)
     except TypeError as error:

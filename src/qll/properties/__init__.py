@@ -7,7 +7,10 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from qll.data.schema import Schema
 from qll.errors import InputError
+from qll.formula.domain import Domain
+from qll.formula.nodes import ParameterDeclaration
 from qll.formula.parse import parse_specification
 from qll.property import Property
 from qll.registry import suggest
@@ -24,18 +27,34 @@ def load(
     *,
     outputs: int | Sequence[str] | None = None,
     inputs: Sequence[int] | Sequence[str] | None = None,
+    schema: Schema | None = None,
     **parameters: float,
 ) -> Property:
     """A shipped property by name, or any ``.qll`` file by path, with its parameters set.
 
     ``outputs`` is the network's number of outputs, or their names; ``inputs`` the shape of an
-    input, or the names of the inputs. Without them the text and the network say it.
+    input, or the names of the inputs. Without them the text and the network say it. The ``schema``
+    of a table gives both, the box that ``domain`` stands for, and the units in which soft readings
+    count.
 
     >>> load("classification-robustness", epsilon=0.2).value_of("epsilon")
     0.2
     """
     text, source = _read(name_or_path)
-    return _property(text, source, outputs, inputs, parameters)
+    return _property(text, source, outputs, inputs, parameters, schema)
+
+
+def load_fitting(name_or_path: str | Path, fits: int | Schema, **parameters: float) -> Property:
+    """For a network of so many outputs, or for the table of a schema."""
+    if isinstance(fits, int):
+        return load(name_or_path, outputs=fits).with_parameters(**parameters)
+    return load(name_or_path, schema=fits).with_parameters(**parameters)
+
+
+def declared_parameters(name_or_path: str | Path) -> tuple[ParameterDeclaration, ...]:
+    """What a property declares, before it is known what its names stand for."""
+    text, source = _read(name_or_path)
+    return parse_specification(text, name=source, checked=False).parameters
 
 
 def parse(
@@ -44,6 +63,7 @@ def parse(
     outputs: int | Sequence[str] | None = None,
     inputs: Sequence[int] | Sequence[str] | None = None,
     name: str = "<text>",
+    schema: Schema | None = None,
     **parameters: float,
 ) -> Property:
     """A property from text; ``name`` is what errors call it. The rest as for ``load``.
@@ -54,7 +74,7 @@ def parse(
     outputs cat, dog;
     y["cat"] >= y["dog"]
     """
-    return _property(text, name, outputs, inputs, parameters)
+    return _property(text, name, outputs, inputs, parameters, schema)
 
 
 def _property(
@@ -63,7 +83,10 @@ def _property(
     outputs: int | Sequence[str] | None,
     inputs: Sequence[int] | Sequence[str] | None,
     parameters: dict[str, float],
+    schema: Schema | None,
 ) -> Property:
+    if schema is not None:
+        return _of_schema(text, name, parameters, schema)
     for option, given in (("outputs", outputs), ("inputs", inputs)):
         if isinstance(given, str):
             raise InputError(
@@ -84,6 +107,22 @@ def _property(
     specification = parse_specification(text, name=name, outputs=outputs, inputs=named)
     count = outputs if outputs is None or isinstance(outputs, int) else len(outputs)
     return Property(specification, parameters, count, shape or None)
+
+
+def _of_schema(text: str, name: str, parameters: dict[str, float], schema: Schema) -> Property:
+    """The text over the inputs and outputs of a table, by their names, in their units."""
+    specification = parse_specification(
+        text,
+        name=name,
+        outputs=schema.output_names,
+        inputs=schema.input_names,
+        domain=Domain(schema.lower, schema.upper, schema.integers, schema.groups),
+    )
+    prop = Property(specification, parameters, len(schema.output_names))
+    scales = {"x": schema.input_scales}
+    if schema.task == "regression":
+        scales["y"] = schema.output_scales
+    return prop.with_scales(**scales)
 
 
 def _read(name_or_path: str | Path) -> tuple[str, str]:

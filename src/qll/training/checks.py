@@ -63,7 +63,7 @@ def check_network(model: nn.Module, data: DataSet, device: str) -> None:
             shape = tuple(model.eval()(x.to(device)).shape)
     except (RuntimeError, ValueError, QllError) as error:
         raise InputError(
-            "the network does not take the images",
+            f"the network does not take the {data.kind}",
             where=data.name,
             expected=f"inputs of shape {data.shape}",
             found=str(error).splitlines()[0],
@@ -71,11 +71,11 @@ def check_network(model: nn.Module, data: DataSet, device: str) -> None:
         ) from error
     finally:
         model.train(was)
-    if shape != (2, len(data.classes)):
+    if shape[1:] != (data.outputs,):
         raise DataError(
             "the network does not fit the labels",
             where=data.name,
-            expected=f"{len(data.classes)} outputs, one a class",
+            expected=f"{data.outputs} outputs: {', '.join(data.classes[:12])}",
             found=f"outputs of shape {shape[1:]}",
-            fix="give the network as many outputs as the data set has classes",
+            fix="give the network as many outputs as there are classes, or numbers to predict",
         )

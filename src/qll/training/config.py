@@ -14,17 +14,21 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from qll.attacks.base import Attack
 from qll.attacks.base import attack as read_attack
 from qll.attacks.problem import Engine
+from qll.data.base import data_sets
+from qll.data.schema import Schema
 from qll.errors import InputError, QllError
 from qll.files import parse_toml
 from qll.logics.base import Logic
 from qll.logics.base import logic as read_logic
-from qll.properties import load
+from qll.properties import declared_parameters, load_fitting
 from qll.property import Property
 from qll.registry import suggest
 from qll.training.balance import Balance
 from qll.training.schedule import Ramp
 
 BASELINE = "baseline"
+Fits = int | Schema
+"""What a property has to fit: a number of outputs, or the schema of a table."""
 _LIST_END = 1_000_000_000
 
 
@@ -58,7 +62,7 @@ class TrainConfig(_Record):
     """One training run. ``logic`` is ``baseline`` for training on the prediction alone."""
 
     property: str
-    data: str
+    data: str  # a named set, a file or folder, or package.module:factory
     logic: str = BASELINE
     seed: int = Field(default=0, ge=0, lt=2**32)
     method: str = "attack"
@@ -81,10 +85,14 @@ class TrainConfig(_Record):
     data_options: dict[str, bool | int | float | str] = Field(default_factory=dict)
     augment: bool = True
     validation: int = Field(default=0, ge=0)
-    network: str = "paper-mnist"
+    network: str = "paper-mnist"  # auto: one that suits the data
     network_options: dict[str, Any] = Field(default_factory=dict)
     initialisation: Literal["default", "threshold", "ramp"] = "default"
     ramp: PixelRamp = PixelRamp()
+
+    # prediction: how far a number is off, and whether rare classes weigh as much as others
+    distance: Literal["mse", "l1"] = "mse"
+    class_weights: Literal["none", "balanced"] = "none"
 
     # optimisation
     epochs: int = Field(default=100, ge=0, lt=_LIST_END)
@@ -101,6 +109,8 @@ class TrainConfig(_Record):
     # towards the worst sample of a batch
     weight: float | None = Field(default=None, ge=0, allow_inf_nan=False)
     batch_hardness: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    # where a sample's property loss stops to count, in units of what is compared (none: nowhere)
+    enough: float | None = Field(default=None, allow_inf_nan=False)
     delay: int = Field(default=0, ge=0)
     hardness: RampConfig | None = None
     # epsilon by a ramp of its own, or from 0 over this share of the epochs
@@ -153,15 +163,15 @@ class TrainConfig(_Record):
             options.append(f"as_published={self.as_published}")
         return read_attack(f"{text}:{','.join(options)}")
 
-    def judged_property(self, outputs: int) -> Property:
+    def judged_property(self, fits: Fits) -> Property:
         """The clean formula: what satisfaction means in every figure of the run."""
-        return _load(
-            self.property, outputs, self.parameters if self.judged is None else self.judged
+        return load_fitting(
+            self.property, fits, **(self.parameters if self.judged is None else self.judged)
         )
 
-    def measured_property(self, outputs: int) -> Property:
+    def measured_property(self, fits: Fits) -> Property:
         """What CAcc and CSec speak of: the judged property, but for what the published runs did."""
-        prop = self.judged_property(outputs)
+        prop = self.judged_property(fits)
         if self.as_published and self.surrogate is None and self.measured:
             return prop.with_parameters(**self.measured)
         return prop
@@ -169,35 +179,34 @@ class TrainConfig(_Record):
     def own_epsilon(self) -> float | None:
         """The property's epsilon, from its text where nothing else is said; None if it has none.
         ``reach`` is a multiple of it."""
-        return self.parameters.get("epsilon", load(self.property).values.get("epsilon"))
+        if "epsilon" in self.parameters:
+            return self.parameters["epsilon"]
+        declared = {p.name: p.default for p in declared_parameters(self.property)}
+        return declared.get("epsilon")
 
-    def trained_property(self, outputs: int) -> Property:
+    def trained_property(self, fits: Fits) -> Property:
         """The formula of the loss: as published where the published runs differ."""
         parameters = dict(self.parameters)
         if (epsilon := self.own_epsilon()) is not None:
             parameters["epsilon"] = epsilon * self.reach
         if self.surrogate is not None:
-            prop = load(self.surrogate, outputs=outputs)
+            prop = load_fitting(self.surrogate, fits)
             declared = {p.name for p in prop.specification.parameters}
             return prop.with_parameters(**{k: v for k, v in parameters.items() if k in declared})
         if self.as_published and self.formula is not None:
-            return _load(published_formula(self.formula), outputs, parameters)
-        return _load(self.property, outputs, parameters)
+            return load_fitting(published_formula(self.formula), fits, **parameters)
+        return load_fitting(self.property, fits, **parameters)
 
-    def attacked_property(self, outputs: int) -> Property:
+    def attacked_property(self, fits: Fits) -> Property:
         """The formula that drives the attacks of the metrics: trained form, measured parameters."""
-        measured = self.measured_property(outputs)
+        measured = self.measured_property(fits)
         if self.surrogate is not None:
             return measured
-        trained = self.trained_property(outputs)
+        trained = self.trained_property(fits)
         declared = [p.name for p in trained.specification.parameters]
         return trained.with_parameters(
             **{k: measured.value_of(k) for k in declared if k in measured.values}
         )
-
-
-def _load(source: str | Path, outputs: int, parameters: Mapping[str, float]) -> Property:
-    return load(source, outputs=outputs).with_parameters(**parameters)
 
 
 def published_formula(name: str) -> Path:
@@ -234,6 +243,8 @@ def resolve(
     values = paper_defaults(prop, data)
     method = str(given.get("method", "attack"))
     _merge(values, method_defaults(prop, data, method))
+    if data not in data_sets:  # what was found for large sets of images does not hold for it
+        _merge(values, _default_tables()["own"])
     if method != "attack":  # who names a method wants the property trained
         values["logic"] = default_logic(prop, data, method)
     _merge(values, given)
@@ -367,7 +378,7 @@ def parse_settings(
 
 
 def _parameters_of(prop: str) -> set[str]:
-    return {p.name for p in load(prop).specification.parameters}
+    return {p.name for p in declared_parameters(prop)}
 
 
 def _toml_value(text: str) -> Any:
@@ -392,11 +403,17 @@ def _merge(values: dict[str, Any], more: Mapping[str, Any]) -> None:
             values[key] = dict(value) if isinstance(value, Mapping) else value
 
 
-def check_property(
-    config: TrainConfig, outputs: int, inputs: tuple[int, ...] | None = None
-) -> None:
+def check_property(config: TrainConfig, fits: Fits, inputs: tuple[int, ...] | None = None) -> None:
     """A property whose index sets do not fit the network is named before any work."""
-    for prop in (config.judged_property(outputs), config.trained_property(outputs)):
+    outputs = fits if isinstance(fits, int) else len(fits.output_names)
+    for prop in (config.judged_property(fits), config.trained_property(fits)):
+        if prop.uses_labels and isinstance(fits, Schema) and fits.task == "regression":
+            raise InputError(
+                f"property '{prop.name}' speaks of labels",
+                expected="a rule of the numbers that are predicted, such as y[0] <= 10",
+                found="'label' in it, and a regression to train",
+                fix="write the rule without 'label', or choose a target of classes",
+            )
         try:
             labels = (0,) if prop.uses_labels else None
             prop.ground(labels, read_logic("qll"), outputs=outputs, inputs=inputs)

@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from qll.metrics import (
     Watch,
     evaluate,
     prediction_accuracy,
+    regression_errors,
     unwatched,
 )
 from qll.property import Property
@@ -35,12 +36,13 @@ from qll.training.config import TrainConfig, check_property
 from qll.training.feedback import Feedback, joined
 from qll.training.initialise import initialise
 from qll.training.loss import PropertyTerm, combine, reduce_losses
-from qll.training.methods import METHODS, Method, Setup, Step
-from qll.training.prediction import correct_predictions, prediction_loss
+from qll.training.methods import Method, Step
+from qll.training.parts import Part, Totals
+from qll.training.prediction import class_weights, correct_predictions, prediction_loss
 from qll.training.progress import Reporter, Silent
 from qll.training.run import RunFolder
-from qll.training.schedule import Ramp, cosine, rise
-from qll.training.stages import Stage, stages
+from qll.training.stages import stages
+from qll.training.still import Still
 from qll.training.streams import generator, seeded, stream_seed
 
 
@@ -120,17 +122,18 @@ def build_model(config: TrainConfig, data: DataSet) -> nn.Module:
     """The network of a run before its first step."""
     from qll.networks.models import create
 
-    channels, height, width = data.shape
-    shape: dict[str, Any] = {
-        "in_channels": channels,
-        "height": height,
-        "width": width,
-        "outputs": len(data.classes),
-        "mean": data.mean,
-        "std": data.std,
-    }
+    shape: dict[str, Any] = {"outputs": data.outputs, "mean": data.mean, "std": data.std}
+    if data.schema is not None:
+        shape["inputs"] = data.shape[0]
+        if data.task == "regression":
+            shape |= {"target_mean": data.target_mean, "target_std": data.target_std}
+    else:
+        shape |= dict(zip(("in_channels", "height", "width"), data.shape, strict=True))
+    network = config.network
+    if network == "auto":
+        network = "paper-mnist" if data.schema is None else "mlp:64,32"
     with seeded(config.seed, "init"):
-        model = create(config.network, **{**shape, **config.network_options})
+        model = create(network, **{**shape, **config.network_options})
         initialise(model, config)
     return model.to(config.device)
 
@@ -139,59 +142,11 @@ class _OutOfTime(Exception):
     pass
 
 
-class _Totals(dict[str, float]):
-    """Sums over an epoch."""
-
-    def add(self, **values: float) -> None:
-        for name, value in values.items():
-            self[name] = self.get(name, 0.0) + value
-
-    def mean(self, name: str, over: str) -> float | None:
-        return self[name] / self[over] if name in self else None
-
-
-class _Part:
-    """A stage at work: its method, its balance, and where its schedules stand."""
-
-    def __init__(self, stage: Stage, model: nn.Module, data: DataSet) -> None:
-        self.stage, self.config = stage, stage.config
-        self.trained = self.config.trained_property(len(data.classes))
-        self.logic = self.config.record()
-        self.balance = self.config.make_balance()
-        self.method: Method | None = None
-        if self.logic is not None:
-            self.method = METHODS[self.config.method](Setup(self.config, model, data))
-
-    def at(self, epoch: int) -> tuple[Property, Logic | None]:
-        """The formula and the logic of an epoch of the run."""
-        config, passed = self.config, epoch - self.stage.first
-        logic = None if epoch < config.delay else self.logic
-        prop = self.trained
-        if config.hardness is not None and logic is not None:
-            logic = logic.harden(config.hardness.ramp().at(passed))
-        ramp = None if config.epsilon is None else config.epsilon.ramp()
-        if ramp is None and config.warm_up and "epsilon" in prop.values:
-            end = prop.value_of("epsilon")
-            # The first epoch has a little of it already: at 0 a bound says nothing of the network.
-            rise = max(round(config.warm_up * self.stage.length), 1)
-            ramp = Ramp(end / (rise + 1), end, rise)
-        if ramp is not None:
-            prop = prop.with_parameters(epsilon=ramp.at(passed))
-        return prop, logic
-
-    def rate(self, epoch: float) -> float:
-        config, passed = self.config, epoch - self.stage.first
-        rate = config.learning_rate * rise(passed, config.learning_rate_warm_up)
-        if config.learning_rate_schedule == "constant":
-            return rate
-        return rate * cosine(passed, self.stage.length)
-
-
 @dataclass(frozen=True, eq=False)
 class _Batch:
     x: Tensor
     labels: Tensor
-    part: _Part
+    part: Part
     prop: Property
     logic: Logic | None
     epoch: int
@@ -212,18 +167,31 @@ class Trainer:
         self.config, self.data, self.folder, self.reporter = config, data, folder, reporter
         check_device(config.device)
         self.model = build_model(config, data) if model is None else model.to(config.device)
-        self.outputs = len(data.classes)
-        check_property(config, self.outputs, data.shape)
+        check_property(config, data.fits, data.shape)
         check_network(self.model, data, config.device)
-        self.judged = config.judged_property(self.outputs)
+        self.judged = config.judged_property(data.fits)
         self.logic = config.record()
-        self.parts = [_Part(stage, self.model, data) for stage in stages(config)]
+        self.parts = [Part(stage, self.model, data) for stage in stages(config)]
         self.optimiser = torch.optim.AdamW(
             self.model.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay
         )
         self.rows: list[dict[str, Any]] = []
         self.train_rows, self.validation_rows = split_rows(len(data.train), config.validation)
         self.feedback: Feedback | None = None
+        self.still = Still()
+        self._targets = self._prediction_units()
+
+    def _prediction_units(self) -> dict[str, Tensor | None]:
+        """The weights of classes and the units of numbers, for the loss of prediction."""
+        weights, scale = None, None
+        if self.config.class_weights == "balanced":
+            labels = torch.from_numpy(self.data.train.labels)[self.train_rows]
+            weights = class_weights(labels, self.data.task, self.data.outputs)
+        if self.data.target_std:
+            scale = torch.tensor(self.data.target_std)
+        device = self.config.device
+        held = {"weights": weights, "scale": scale}
+        return {name: None if t is None else t.to(device) for name, t in held.items()}
 
     def run(self) -> TrainedRun:
         done = self.restore()
@@ -259,6 +227,8 @@ class Trainer:
                 if self.folder is not None:
                     self.folder.finish_epoch(epoch + 1, row, self.model, self.optimiser)
                 self.reporter.epoch(row)
+                if (said := self.still.see(row, self._trained_slack)) is not None:
+                    self.reporter.note(said)
         except _OutOfTime:
             self.restore()
             return False
@@ -277,13 +247,13 @@ class Trainer:
         config = self.config
         return evaluate(
             self.model,
-            config.measured_property(self.outputs),
+            config.measured_property(self.data.fits),
             x,
             labels,
             attack=config.make_judging_attack(),
             logic=self.logic,
             oracle=config.oracle,
-            attacked=config.attacked_property(self.outputs),
+            attacked=config.attacked_property(self.data.fits),
             task=self.data.task,
             samples=config.samples,
             seed=stream_seed(config.seed, "evaluate"),
@@ -301,7 +271,7 @@ class Trainer:
         rows = self.train_rows if self.feedback is None else self.feedback.order(self.train_rows)
         order = rows[torch.randperm(len(rows), generator=generator(config.seed, "shuffle", epoch))]
         chance = generator(config.seed, "augment", epoch)
-        totals = _Totals()
+        totals = Totals()
         prop, logic = part.at(epoch)
         self.model.train()
         with seeded(config.seed, "network", epoch):
@@ -324,7 +294,7 @@ class Trainer:
         row["seconds"] = time.perf_counter() - begun
         return row
 
-    def _step(self, batch: _Batch, totals: _Totals) -> None:
+    def _step(self, batch: _Batch, totals: Totals) -> None:
         part = batch.part
         with folded_once():
             y, prediction, total = self._losses(batch, totals)
@@ -333,19 +303,17 @@ class Trainer:
         self.optimiser.step()
         if part.method is not None:
             part.method.after_step()
-        good, predicted = correct_predictions(y, batch.labels, self.data.task)
-        totals.add(
-            steps=1,
-            samples=len(y),
-            prediction=float(prediction.detach()) * len(y),
-            good=good,
-            predicted=predicted,
-        )
+        totals.add(steps=1, samples=len(y), prediction=float(prediction.detach()) * len(y))
+        if self.data.task != "regression":
+            good, predicted = correct_predictions(y, batch.labels, self.data.task)
+            totals.add(good=good, predicted=predicted)
 
-    def _losses(self, batch: _Batch, totals: _Totals) -> tuple[Tensor, Tensor, Tensor]:
+    def _losses(self, batch: _Batch, totals: Totals) -> tuple[Tensor, Tensor, Tensor]:
         """The outputs, the loss of prediction, and the number to minimise."""
         y = run_model(training_forward(self.model, batch.x), batch.x)
-        prediction = prediction_loss(y, batch.labels, self.data.task)
+        prediction = prediction_loss(
+            y, batch.labels, self.data.task, distance=self.config.distance, **self._targets
+        )
         self._check_finite(prediction, "prediction", batch)
         total = prediction
         part = batch.part
@@ -421,10 +389,16 @@ class Trainer:
         )
 
     def _summary(
-        self, epoch: int, totals: _Totals, prop: Property, logic: Logic | None
+        self, epoch: int, totals: Totals, prop: Property, logic: Logic | None
     ) -> dict[str, Any]:
         x, labels = self._images("validation" if len(self.validation_rows) else "test")
-        pacc = prediction_accuracy(self.model, x, labels, task=self.data.task)
+        found: dict[str, Any]
+        if self.data.task == "regression":
+            rmse, r2 = regression_errors(self.model, x, labels)
+            found = {"rmse": rmse, "r2": r2}
+        else:
+            right = prediction_accuracy(self.model, x, labels, task=self.data.task)
+            found = {"train_pacc": totals.mean("good", "predicted"), "pacc": right.value}
         satisfied = totals.mean("satisfied", "samples")
         row: dict[str, Any] = {
             "epoch": epoch + 1,
@@ -433,9 +407,8 @@ class Trainer:
             "lambda": totals.mean("weight", "steps"),
             "prediction_norm": totals.mean("prediction_norm", "steps"),
             "property_norm": totals.mean("property_norm", "steps"),
-            "train_pacc": totals.mean("good", "predicted"),
             "train_csec": satisfied,
-            "pacc": pacc.value,
+            **found,
         }
         config = next(p for p in self.parts if epoch < p.stage.last).config
         if config.hardness is not None and logic is not None:
@@ -448,9 +421,20 @@ class Trainer:
 
     # --- how ---
 
-    def _reduce(self, losses: Tensor, part: _Part) -> Tensor:
-        floor = self.config.floor if self.config.as_published else None
+    def _reduce(self, losses: Tensor, part: Part) -> Tensor:
+        floor = part.config.enough
+        if floor is None and self.config.as_published:
+            floor = self.config.floor
         return reduce_losses(losses, floor, part.config.batch_hardness)
+
+    def _trained_slack(self, epoch: int) -> float:
+        """How far the soft value of the rule may be from the hard one, in an epoch."""
+        prop, logic = next(p for p in self.parts if epoch < p.stage.last).at(epoch)
+        if logic is None:
+            return 0.0
+        several = self.data.task == "multi-label" and prop.uses_labels
+        shaped = replace(prop, inputs=self.data.shape)
+        return sum(shaped.slack(logic, outputs=self.data.outputs, multi_label=several))
 
     def _set_rate(self, rate: float) -> None:
         for group in self.optimiser.param_groups:

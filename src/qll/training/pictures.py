@@ -18,12 +18,12 @@ def draw_samples(trainer: Trainer, path: Path) -> bool:
     from qll.data.pictures import save_comparison
 
     config, data = trainer.config, trainer.data
-    if data.shape[0] not in (1, 3):
+    if data.schema is not None or data.shape[0] not in (1, 3):
         return True
     x, labels = data.test.batch(slice(0, _SHOWN))
     found = config.make_attack()(
         trainer.model,
-        config.attacked_property(trainer.outputs),
+        config.attacked_property(data.fits),
         x.to(config.device),
         labels.to(config.device),
         logic=config.oracle,

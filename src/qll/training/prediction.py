@@ -13,17 +13,47 @@ from qll.errors import InputError
 from qll.points import check_tensor
 
 Task = Literal["single-label", "multi-label", "regression"]
+Distance = Literal["mse", "l1"]
 TASKS: tuple[Task, ...] = ("single-label", "multi-label", "regression")
 
 
-def prediction_loss(y: Tensor, labels: Tensor, task: str) -> Tensor:
-    """Cross-entropy, binary cross-entropy of the logits, or mean squared error; a batch's mean."""
+def prediction_loss(
+    y: Tensor,
+    labels: Tensor,
+    task: str,
+    *,
+    weights: Tensor | None = None,
+    scale: Tensor | None = None,
+    distance: Distance = "mse",
+) -> Tensor:
+    """Cross-entropy, binary cross-entropy of the logits, or mean squared or absolute error; a
+    batch's mean. ``weights`` are those of the classes (of several labels: of having one against not
+    having it), ``scale`` the unit of each number to predict."""
     check_labels(y, labels, task)
     if task == "single-label":
-        return functional.cross_entropy(y, labels)
+        return functional.cross_entropy(y, labels, weight=weights)
     if task == "multi-label":
-        return functional.binary_cross_entropy_with_logits(y, labels.to(y.dtype))
-    return functional.mse_loss(y, labels.to(y.dtype).reshape(y.shape))
+        return functional.binary_cross_entropy_with_logits(
+            y, labels.to(y.dtype), pos_weight=weights
+        )
+    error = y - labels.to(y.dtype).reshape(y.shape)
+    error = error if scale is None else error / scale
+    return error.abs().mean() if distance == "l1" else (error**2).mean()
+
+
+def class_weights(labels: Tensor, task: str, outputs: int) -> Tensor | None:
+    """Such that every class weighs the same, however rare: for `prediction_loss`.
+
+    >>> class_weights(torch.tensor([0, 0, 0, 1]), "single-label", 2)
+    tensor([0.6667, 2.0000])
+    """
+    if task == "single-label":
+        counts = torch.bincount(labels, minlength=outputs).clamp(min=1)
+        return len(labels) / (outputs * counts.float())
+    if task == "multi-label":
+        ones = labels.sum(0).clamp(min=1)
+        return (len(labels) - ones).clamp(min=1).float() / ones
+    return None
 
 
 def guess_loss(y: Tensor, labels: Tensor, task: str) -> float:

@@ -162,8 +162,10 @@ class Watched:
 
 
 def describe(row: Mapping[str, Any]) -> str:
-    """PAcc (test), CSec (attacked training batches) and lambda of an epoch."""
+    """PAcc or R2 (test), CSec (attacked training batches) and lambda of an epoch."""
     parts = [] if row.get("pacc") is None else [f"PAcc {100 * row['pacc']:.1f}"]
+    if row.get("r2") is not None:
+        parts.append(f"R2 {row['r2']:.3f}  RMSE {row['rmse']:.4g}")
     if row.get("train_csec") is not None:
         parts.append(f"CSec {100 * row['train_csec']:.1f}")
         parts.append(f"lambda {row['lambda']:.3g}")

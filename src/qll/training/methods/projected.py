@@ -64,7 +64,7 @@ class ProjectedMethod(AttackMethod):
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)
         outputs = _last_linear(setup.model)
-        judged = setup.config.judged_property(outputs.out_features)
+        judged = setup.config.judged_property(setup.data.fits)
         self.last, rule = outputs, str(self.chosen["rule"])
         asked = rows, offsets = self._half_spaces(judged, outputs)
         if rule:
