@@ -30,6 +30,7 @@ RANKS = {
     "limits": 0,
     "registry": 1,
     "records": 2,
+    "notebook": 2,
     "files": 1,
     "formula": 2,
     "networks": 2,

@@ -177,6 +177,10 @@ class Property:
         )
         return show_specification(replace(self.specification, parameters=given), style)
 
+    def _repr_latex_(self) -> str:
+        """In a notebook."""
+        return f"$${self.show('latex').strip()}$$"
+
     # --- readings at points ---
 
     def loss(

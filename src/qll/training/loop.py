@@ -56,6 +56,11 @@ class TrainedRun:
     rows: list[dict[str, Any]]
     folder: RunFolder | None
 
+    def _repr_html_(self) -> str:
+        from qll.notebook import run_html
+
+        return run_html(self)
+
 
 def train(
     config: TrainConfig,

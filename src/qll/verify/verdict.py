@@ -105,3 +105,19 @@ class Verdict:
             return f"{self.status}, vacuously"
         detail = f" ({self.detail})" if self.detail else ""
         return f"{self.status}: {self.reason}{detail}" if self.reason else str(self.status)
+
+    def _repr_html_(self) -> str:
+        from html import escape
+
+        from qll.notebook import points, status, table
+
+        rows = [("verdict", status(str(self), str(self.status)))]
+        if self.evidence is not None:
+            rows.append(("rests on", escape(str(self.evidence))))
+        if self.bound is not None and math.isfinite(self.bound):
+            rows.append(("margin", f"{self.bound:.6g}"))
+        if self.witness is not None:
+            rows.append(("witness", points(self.witness)))
+        rows += [("note", escape(note)) for note in self.notes]
+        rows.append(("time", f"{self.seconds:.3g} s, {self.nodes} nodes, {escape(self.backend)}"))
+        return table(rows)
