@@ -1,9 +1,10 @@
 """Says yes or no to a certificate, with numpy and onnx's file reader and nothing of the prover.
 
-Confirmed means: in real arithmetic on the weights stored in the ONNX file (and the stated
-normalisation) every point of the region satisfies the property, or the named witness lies in the
-region and strictly violates it. Trusted besides this package: numpy and IEEE arithmetic, the onnx
-reader, and `qll.formula`, which turns the property's text into linear atoms.
+Confirmed means: in the stated arithmetic (real, or float32 in any order of summation), on the
+weights stored in the ONNX file (and the stated normalisation), every point of the region satisfies
+the property, or the named witness lies in the region and strictly violates it. Trusted besides this
+package: numpy and IEEE arithmetic, the onnx reader, and `qll.formula`, which turns the property's
+text into linear atoms.
 
 A proof is a tree, in preorder, that refutes "the property is violated" on the box. At each node
 stand a domain (a box, splits, proved bounds) and what a violation needs there: atoms that are all
@@ -26,6 +27,7 @@ from qll.audit.bounds import Bounder, Groups
 from qll.audit.claim import Claim, Tree
 from qll.audit.exact import ONE, affine
 from qll.audit.expected import Expected
+from qll.audit.float32 import Errors
 from qll.audit.layout import (
     ALWAYS,
     BOUND,
@@ -87,6 +89,8 @@ class Proof:
         self.groups = _groups(network, int(arrays["groups"][0]), *tables)
         self.bounder, self.plain = Bounder(claim.network, self.groups), Bounder(claim.network)
         self.starts = self.bounder.starts
+        self.errors = Errors(claim.given) if claim.in_float32 else None
+        self.last_error: tuple[Any, Array] | None = None  # of a box
         bent = [c is not None for c in claim.network.curves]
         self.curved = np.repeat(bent, claim.network.widths[1:-1])  # of all hidden neurons
         self.loose = np.flatnonzero(np.unpackbits(arrays["loose"], count=int(self.starts[-1])))
@@ -182,6 +186,7 @@ class Proof:
 
     def always(self, weight: Array) -> None:
         """Exactly: a combination of atoms without positive coefficients is never positive."""
+        require(self.errors is None, "a proof by the last layer alone, in float32")
         claim, places = self.claim, [(0, i) for i in range(weight.size)]
         (total,) = affine(places, weight.tolist(), [0.0]).after(claim.network.maps[-1]).rows
         constant, network = total.pop(ONE, 0), claim.network
@@ -222,8 +227,26 @@ class Proof:
             weight, area = weight[:, None], bounder.crown(bounder.area(lower, upper))
         direct = -weight @ inputs, weight @ np.abs(inputs)
         bound = bounder.lower(area, len(bounder.layers), -weight, direct, **given)
+        if self.errors is not None:
+            bound = bound - self.computed(kind, domains, area, weight) * (1 + 2.0**-40)
         proved = np.isfinite(bound).all() and (bound > 0).all()
         require(proved, f"a leaf is not proved: its bound is {bound.min():.3g}")
+
+    def computed(self, kind: int, domains: Any, area: Any, weight: Array) -> Array:
+        """How far float32 may move what the leaves bound, on the box of each."""
+        if kind == BOUND:  # all of one box
+            box = domains[0].box
+            if self.last_error is None or self.last_error[0] is not box:
+                found = self.plain.crown(self.plain.area(*(t[None, None] for t in box)))
+                self.last_error = box, self.error(box, found.low[0, 0], found.high[0, 0])
+            return np.asarray(weight @ self.last_error[1])
+        box = tuple(np.stack([d.box[i] for d in domains]) for i in (0, 1))
+        each = weight[:, 0] * self.error(box, area.low[:, 0], area.high[:, 0])
+        return np.asarray(each.sum(-1)[:, None])
+
+    def error(self, box: Any, low: Array, high: Array) -> Array:
+        require(self.errors is not None, "no float32")
+        return self.errors.radii(box, (low, high), self.claim.outputs)  # type: ignore[union-attr]
 
 
 @lru_cache(maxsize=4)  # certificates of one folder mostly share network and grouping
@@ -240,7 +263,8 @@ def audit(data: bytes, network: bytes, claim: Expected | None = None) -> Answer:
         header, arrays = unpack(data)
         verdict, said = header.verdict, Statement(header, arrays["x0"].astype(np.float64))
         require(digest(network) == header.network, "another network")
-        chain = read_network(network, header.mean, header.std)
+        single = header.arithmetic == "float32"
+        chain = read_network(network, header.mean, header.std, single)
         found = fit(arrays, chain.widths, header.precision)
         with np.errstate(all="ignore"):
             said, proof = _state(header, found, chain)

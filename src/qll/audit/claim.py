@@ -15,6 +15,7 @@ import numpy as np
 
 from qll.audit.bounds import Bounder
 from qll.audit.exact import affine
+from qll.audit.float32 import Errors, beyond
 from qll.audit.layout import Header, digest
 from qll.audit.network import Array, Network, require
 from qll.formula.hard import Affine, HardForm, Max, is_usable, negated, sources
@@ -32,6 +33,7 @@ class Claim:
 
     def __init__(self, header: Header, x0: Array, network: Network) -> None:
         self.widths, self.tie_violates = network.widths, header.tie_violates
+        self.given, self.in_float32 = network, header.arithmetic == "float32"
         asked = question(header.text, header.labels, Shape(self.widths[-1], network.input_shape))
         self.lower, self.upper = np.full_like(x0, -np.inf), np.full_like(x0, np.inf)
         ends = [(x0 - radius, x0 + radius) for radius in asked.radii]
@@ -47,6 +49,7 @@ class Claim:
         formula = repr((form, constraints)).encode()
         require(header.ground == digest(formula), "another formula")
         given = "y0" in sources(Max((form, *constraints)))
+        require(not (given and self.in_float32), "outputs at the data point, in float32")
         self.points = {"x0": x0.tolist(), "y0": network.exact(x0.tolist()) if given else []}
         self.atoms: dict[Any, int] = {}  # terms and constant to the atom's number
         self.tree, self.required = self._tree(form), len(constraints)
@@ -61,9 +64,21 @@ class Claim:
             self.inputs[row, list(own)] = [float(c) for c in own.values()]
         rows = enumerate(self.atoms)
         outputs = {(i, k): c for i, (terms, _, _) in rows for (s, k), c in terms if s == "y"}
-        totals = [total for _, total, _ in self.atoms]
+        self.outputs = np.zeros((len(self.atoms), self.widths[-1]))  # off by at most 2^-53
+        for (i, k), c in outputs.items():
+            self.outputs[i, k] = float(c)
+        totals = [self._total(terms, total) for terms, total, _ in self.atoms]
         last = affine(outputs, list(outputs.values()), totals)
         self.network = replace(network, maps=(*network.maps[:-1], last.after(network.maps[-1])))
+
+    def _total(self, terms: Any, total: Fraction) -> Fraction:
+        """The constant of an atom. A float32 output that is beyond a number is at least the next
+        float32 number: there the atom is 0."""
+        if not self.in_float32 or len(terms) != 1 or terms[0][0][0] != "y":
+            return total
+        c = terms[0][1]
+        sign = 1 if c > 0 else -1
+        return Fraction(-sign * c * beyond(-sign * total / c, reached=self.tie_violates))
 
     def _tree(self, form: HardForm) -> Tree:
         if isinstance(form, Affine):
@@ -126,13 +141,18 @@ class Claim:
 
     def replay(self, witness: Array) -> None:
         """The point is in the region and violates the property: in rational arithmetic, or by ends
-        of its atoms that are rounded outward where an activation has no rational values."""
+        of its atoms that are rounded outward where an activation has no rational values. In float32
+        it is a float32 point, and every evaluation violates the property there."""
         inside = (witness >= self.lower).all() and (witness <= self.upper).all()
         require(inside, "the witness lies outside the region")
         require(self._allows(witness), "the witness breaks a constraint of the region")
         x = witness.tolist()
+        single = (witness.astype(np.float32) == witness).all()
+        require(single or not self.in_float32, "the witness is not a float32 point")
         direct = [sum(c * Fraction(x[k]) for k, c in own.items()) for own in self.direct]
-        if self.network.is_exact:
+        if self.in_float32:
+            outputs = self._least(*Errors(self.given).outputs(witness))
+        elif self.network.is_exact:
             outputs = self.network.exact(x)
         else:
             outputs = [Fraction(v) for v in Bounder(self.network).area(witness, witness).last[0]]
@@ -145,3 +165,12 @@ class Claim:
             return value >= 0 if self.tie_violates else value > 0
 
         require(violated(self.tree), "the witness satisfies the property")
+
+    def _least(self, low: Array, high: Array) -> list[Fraction]:
+        """The least value of each atom, its terms of the input aside, for outputs between ends."""
+        require(np.isfinite(low).all() and np.isfinite(high).all(), "float32 may overflow")
+        return [
+            total
+            + sum(c * Fraction((low if c > 0 else high)[k]) for (s, k), c in terms if s == "y")
+            for terms, total, _ in self.atoms
+        ]

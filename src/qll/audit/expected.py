@@ -8,6 +8,7 @@ labels = [3, 0, 7]              # one for each point; lists where a point has se
 mean = 0.1307                   # if the network takes (x - mean) / std
 std = 0.3081
 ties = "satisfy"                # what a value exactly on the boundary does; or "violate"
+arithmetic = "real"             # in which the network computes; or "float32"
 verdict = "verified"            # optional: nothing else will do
 """
 
@@ -28,7 +29,7 @@ import numpy as np
 from qll.audit.layout import digest
 from qll.audit.network import Array, NotConfirmed
 from qll.audit.onnx_file import network_bytes
-from qll.audit.statement import TIES, Statement
+from qll.audit.statement import MEANS, TIES, Statement
 from qll.errors import InputError
 from qll.formula.fold import walk
 from qll.formula.nodes import Label
@@ -36,7 +37,7 @@ from qll.formula.parse import parse_specification
 from qll.formula.question import canonical
 
 KEYS = {"property", "parameters", "outputs", "network", "points", "labels", "mean", "std", "ties",
-        "verdict"}  # fmt: skip
+        "arithmetic", "verdict"}  # fmt: skip
 Labels = tuple[tuple[int, ...], ...]
 
 
@@ -53,6 +54,7 @@ class Expected:
     std: tuple[float, ...] | None = None
     tie_violates: bool = False
     verdict: str | None = None
+    arithmetic: str = "real"
 
     def compare(self, said: Statement) -> int:
         """The number of the point that a certificate is about; every difference is an error."""
@@ -65,6 +67,8 @@ class Expected:
             found.append(f"the network is {header.network}, not {self.network}")
         if self.tie_violates != header.tie_violates:
             found.append(f"a tie {TIES[header.tie_violates]}")
+        if self.arithmetic != header.arithmetic:
+            found.append(f"the arithmetic is {header.arithmetic}, not {self.arithmetic}")
         for name, mine, theirs in (
             ("mean", self.mean, header.mean), ("deviation", self.std, header.std),
         ):  # fmt: skip
@@ -125,9 +129,8 @@ def read_claim(path: str | Path) -> Expected:
         raise _error(path, "the claim cannot be read", "a TOML file in UTF-8", found) from error
     unknown = set(given) - KEYS
     if unknown or not {"property", "network", "points"} <= set(given):
-        wanted = (
-            "property, network, points and perhaps labels, parameters, mean, std, ties, verdict"
-        )
+        wanted = "property, network, points and perhaps labels, parameters, mean, std, ties, "
+        wanted += "arithmetic, verdict"
         found = ", ".join(sorted(unknown or given)) or "nothing"
         raise _error(path, "the claim has other entries than it should", wanted, found)
     text, speaks = _property(path, given)
@@ -142,13 +145,17 @@ def read_claim(path: str | Path) -> Expected:
         raise _error(
             path, "it is not said what a tie is", "ties = 'satisfy' or 'violate'", f"{ties}"
         )
+    numbers = given.get("arithmetic", "real")
+    if numbers not in MEANS:
+        raise _error(path, "there is no such arithmetic", "'real' or 'float32'", f"{numbers}")
     if verdict not in (None, "verified", "falsified"):
         raise _error(path, "there is no such verdict", "'verified' or 'falsified'", f"{verdict}")
     mean, std = (_scale(path, name, given.get(name)) for name in ("mean", "std"))
     if (mean is None) != (std is None):
         raise _error(path, "half a normalisation", "both mean and std, or neither", "one")
     network = _network(path, given["network"])
-    return Expected(text, network, points, labels, mean, std, ties == "violate", verdict)
+    tie_violates = ties == "violate"
+    return Expected(text, network, points, labels, mean, std, tie_violates, verdict, numbers)
 
 
 def _error(path: Path, what: str, expected: str, found: str) -> InputError:

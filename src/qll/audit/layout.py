@@ -23,6 +23,7 @@ import numpy as np
 from qll.audit.network import NotConfirmed, require
 
 MAGIC, FORMAT, MOST_BYTES = b"QLLCERT2", 2, 1 << 28
+ARITHMETICS = ("real", "float32")  # in which the network computes
 BOUND, CROWN, EMPTY, CASE, SPLIT, TIGHTEN, HALVE, OPEN, ALWAYS = range(9)  # kinds of nodes
 
 
@@ -39,6 +40,7 @@ class Header:
     text: str
     labels: tuple[int, ...] | None
     tie_violates: bool
+    arithmetic: str
     ground: str
     region: str
     precision: int
@@ -213,7 +215,9 @@ def _no_number(text: str) -> Any:
 
 def _header(given: Any) -> Header:
     """Exactly these fields, each of exactly its type."""
-    require(type(given) is dict and set(given) == set(Header.__annotations__), "other fields")
+    require(type(given) is dict, "no fields")
+    given.setdefault("arithmetic", "real")  # it used to be the only one
+    require(set(given) == set(Header.__annotations__), "other fields")
     for name in ("mean", "std", "labels"):
         wanted = int if name == "labels" else float
         values = given[name]
@@ -231,6 +235,8 @@ def _header(given: Any) -> Header:
     require(type(given["format"]) is int and given["format"] == FORMAT, "another version")
     require(type(given["text"]) is str, "no text of a property")
     require(type(given["tie_violates"]) is bool, "it is not said what a tie is")
+    numbers = type(given["arithmetic"]) is str and given["arithmetic"] in ARITHMETICS
+    require(numbers, "an arithmetic that is neither real nor float32")
     require(type(given["precision"]) is int and given["precision"] in (8, 16, 32), "a precision")
     known = type(given["verdict"]) is str and given["verdict"] in OF_VERDICT
     require(known, "a verdict that is neither verified nor falsified")

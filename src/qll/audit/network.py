@@ -19,8 +19,8 @@ import numpy as np
 
 from qll.audit.curves import Curve, curve
 from qll.audit.exact import Affine, Array, diagonal, identity, over_common
-from qll.audit.onnx_file import INT64, TYPES, Dims, Node, NotConfirmed, parse, require
-from qll.audit.operators import Value, apply, windows
+from qll.audit.onnx_file import FLOAT, INT64, TYPES, Dims, Node, NotConfirmed, parse, require
+from qll.audit.operators import SCALED, Rounded, Value, apply, windows
 
 __all__ = ["Affine", "Array", "Network", "NotConfirmed", "read_network", "require"]
 
@@ -34,6 +34,7 @@ class Network:
     input_shape: Dims
     maps: tuple[Affine, ...]  # the last gives the outputs
     curves: tuple[Curve | None, ...]  # of the others; None is ReLU
+    roundings: tuple[Rounded, ...] | None = None  # of the maps, if they are read for float32
 
     @cached_property
     def widths(self) -> list[int]:
@@ -78,35 +79,52 @@ class _Walk:
 
     def __init__(self, width: int) -> None:
         self.size, self.maps, self.curves = width, list[Affine](), list[Curve | None]()
+        self.roundings = list[Rounded]()
 
-    def activate(self, form: Affine, bent: Curve | None) -> Affine:
-        self.maps.append(form)
+    def activate(self, value: Value, bent: Curve | None) -> Value:
+        self.maps.append(value.form)
         self.curves.append(bent)
-        start, self.size = self.size, self.size + len(form)
+        start, width = self.size, len(value.form)
+        self.size += width
         require(self.size <= MOST_WIDTH, "a network that is too large")
-        return identity(start, len(form))
+        if value.rounded is not None:
+            self.roundings.append(value.rounded)
+        return entries(start, value.shape, value.rounded is not None)
 
-    def maximum(self, value: Value, taps: Any) -> Affine:
+    def maximum(self, value: Value, taps: Any) -> Value:
         """The largest entry of each row of places (-1 is none), as a tree of
-        ``max(a, b) = a + relu(b - a)``, absent entries last."""
-        form, taps = value.form, np.take_along_axis(taps, np.argsort(taps < 0, 1, "stable"), 1)
+        ``max(a, b) = a + relu(b - a)``, absent entries last. In float32 a maximum is not rounded:
+        this differs from it by the errors of a and b alone."""
+        taps = np.take_along_axis(taps, np.argsort(taps < 0, 1, "stable"), 1)
         while taps.shape[1] > 1:
             taps = np.pad(taps, ((0, 0), (0, taps.shape[1] % 2)), constant_values=-1)
             left, right = taps[:, ::2], taps[:, 1::2]
             paired = right >= 0
-            a, b = form.take(left[paired]), form.take(right[paired])
-            gain = self.activate(b.plus(a, -1), None)
+            a, b = value.moved(left[paired]), value.moved(right[paired])
+            gain = self.activate(_exactly(b, a, -1), None)
             place = np.where(paired, np.cumsum(paired).reshape(paired.shape) - 1, -1)
             kept = left >= 0
-            form = form.take(left[kept]).plus(gain.take(place[kept]))
+            value = _exactly(value.moved(left[kept]), gain.moved(place[kept]), 1)
             taps = np.where(kept, np.cumsum(kept).reshape(kept.shape) - 1, -1)
-        return form.take(taps[:, 0])
+        return value.moved(taps[:, 0])
+
+
+def _exactly(a: Value, b: Value, sign: int) -> Value:
+    """A sum that is not rounded."""
+    rounded = a.rounded and b.rounded and a.rounded.plus(b.rounded, 0)
+    return Value(a.form.plus(b.form, sign), a.shape, rounded)
+
+
+def entries(start: int, shape: Dims, in_float32: bool) -> Value:
+    """Those of the state from ``start`` on."""
+    form = identity(start, math.prod(shape))
+    return Value(form, shape, Rounded(form, np.zeros(len(form))) if in_float32 else None)
 
 
 @lru_cache(maxsize=2)  # certificates of one folder mostly share it
-def read_network(data: bytes, mean: Scales, std: Scales) -> Network:
+def read_network(data: bytes, mean: Scales, std: Scales, in_float32: bool = False) -> Network:
     """The network of raw input, with ``(x - mean) / std`` (one number, one a channel or one an
-    input) before the file's own operators."""
+    input) before the file's own operators; ``in_float32`` with what `qll.audit.float32` needs."""
     file = parse(data)
     dims, width = file.dims, math.prod(file.dims)
     require(width <= MOST_WIDTH, "an input that is too large")
@@ -115,7 +133,13 @@ def read_network(data: bytes, mean: Scales, std: Scales) -> Network:
     require(fits and (scales[1] > 0).all(), "a normalisation that does not fit")
     centre, deviation = (np.repeat(s, width // s.size) for s in scales)
     walk = _Walk(width)
-    values = {file.name: Value(diagonal(np.ones(width), -centre, deviation), (1, *dims))}
+    require(not in_float32 or file.type == FLOAT, "a network that is not stored in float32")
+    scale, first = diagonal(np.ones(width), -centre, deviation), entries(0, (1, *dims), in_float32)
+    rounded = first.rounded
+    if rounded is not None and mean is not None:
+        size, ones = diagonal(np.ones(width), np.abs(centre), deviation), np.ones(width)
+        rounded = rounded.after(scale, SCALED, diagonal(ones, 2.0**-124 * ones, ones).after(size))
+    values = {file.name: Value(scale, (1, *dims), rounded)}
     found = {n: (TYPE_OF[c.dtype.str], c.shape) for n, c in file.constants.items()}
     found[file.name] = file.type, (1, *dims)
     nodes = _gates(file.nodes)
@@ -138,7 +162,9 @@ def read_network(data: bytes, mean: Scales, std: Scales) -> Network:
         same = sizes is None or len(sizes) == len(real[1])
         same = same and all(s in (0, r) for s, r in zip(sizes or (), real[1]))
         require(same and kind == real[0], f"'{other}' is not what the file says")
-    return Network(dims, (*walk.maps, values[file.output].form), tuple(walk.curves))
+    last = values[file.output]
+    roundings = (*walk.roundings, last.rounded) if last.rounded is not None else None
+    return Network(dims, (*walk.maps, last.form), tuple(walk.curves), roundings)
 
 
 def _gates(nodes: list[Node]) -> list[Node]:
@@ -168,7 +194,7 @@ def _step(walk: _Walk, node: Node, given: list[Any]) -> Value:
     require(isinstance(value, Value), f"a constant that goes through {kind}")
     if kind == "MaxPool":
         taps, shape = windows(value.shape, options)
-        return Value(walk.maximum(value, taps), shape)
+        return walk.maximum(value, taps)._replace(shape=shape)
     bent = None
     if kind == "LeakyRelu":
         bent = curve("leaky-relu", options.get("alpha", float(np.float32(0.01))))
@@ -179,4 +205,4 @@ def _step(walk: _Walk, node: Node, given: list[Any]) -> Value:
     elif kind != "Relu":
         require(options.get("approximate", b"none") == b"none", "an approximated activation")
         bent = curve(kind.lower())
-    return Value(walk.activate(value.form, bent), value.shape)
+    return walk.activate(value, bent)

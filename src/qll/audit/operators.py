@@ -6,20 +6,63 @@ Operators that only move entries are applied to an array of places; a place of -
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from qll.audit.exact import MOST_ENTRIES, Affine, Array, affine, diagonal
+from qll.audit.exact import MOST_ENTRIES, ONE, Affine, Array, affine, diagonal
 from qll.audit.onnx_file import Dims, require
+
+UNDERFLOW = Fraction(1, 1 << 125)  # see `qll.audit.float32`
+# Roundings of what is more than a sum of products: of a quotient, whose divisor may be rounded and
+# inverted first; of a normalisation by a mean and a deviation; and if that is computed, too.
+QUOTIENT, SCALED, NORMALISED = 2, 7, 8
+
+
+class Rounded(NamedTuple):
+    """For float32: the sum of sizes of all terms, as a map of the sizes of the state, and how often
+    a term is rounded at most, for each entry."""
+
+    size: Affine
+    count: Any
+
+    def moved(self, places: Any) -> Rounded:
+        flat = places.ravel()
+        return Rounded(self.size.take(flat), np.where(flat < 0, 0, self.count[flat]))
+
+    def plus(self, other: Rounded, own: int) -> Rounded:
+        return Rounded(self.size.plus(other.size), np.maximum(self.count, other.count) + own)
+
+    def after(self, step: Affine, own: int | None = None, size: Affine | None = None) -> Rounded:
+        """Of ``step`` of this; a sum of products if ``own`` does not say how often it rounds, and
+        of the sizes of its own entries if ``size`` is not given."""
+        rows, below, counts = [], [], []
+        for row, under in zip(step.rows, step.below, strict=True):
+            terms = {k: abs(n) for k, n in row.items() if n}
+            factors = [n for k, n in terms.items() if k != ONE]
+            multiplied = any(n != under for n in factors)
+            lost = UNDERFLOW * len(factors) if multiplied or own is not None else Fraction(0)
+            common = math.lcm(under, lost.denominator)
+            found = {k: n * (common // under) for k, n in terms.items()}
+            found[ONE] = found.get(ONE, 0) + int(lost * common)
+            rows.append(found)
+            below.append(common)
+            before = max((int(self.count[k]) for k in terms if k != ONE), default=0)
+            mine = max(len(terms) - 1, 0) + multiplied if own is None else own
+            counts.append(before + mine)
+        widened = Affine(rows, below) if size is None else size
+        return Rounded(widened.after(self.size), np.array(counts, dtype=np.float64))
 
 
 class Value(NamedTuple):
     form: Affine
     shape: Dims
+    rounded: Rounded | None = None
 
     def moved(self, places: Any) -> Value:
-        return Value(self.form.take(places.ravel()), tuple(places.shape))
+        rounded = None if self.rounded is None else self.rounded.moved(places)
+        return Value(self.form.take(places.ravel()), tuple(places.shape), rounded)
 
     @property
     def places(self) -> Any:
@@ -40,7 +83,12 @@ def apply(kind: str, given: list[Any], options: dict[str, Any]) -> Value:
         moved: Value = MOVES[kind](value, others, options)
         return moved
     step, shape = _operator(kind, value.shape, others, at, options)
-    return Value(value.form if step is None else step.after(value.form), shape)
+    rounded = value.rounded
+    if rounded is not None:
+        own = {"Div": QUOTIENT, "BatchNormalization": NORMALISED}.get(kind)
+        size = _normalisation(value.shape, others, options, 1) if own == NORMALISED else None
+        rounded = rounded.after(step, own, size)
+    return Value(step.after(value.form), shape, rounded)
 
 
 def _spreads(small: Dims, large: Dims) -> bool:
@@ -53,8 +101,9 @@ def _sum(kind: str, left: Value, right: Value) -> Value:
     require(kind in ("Add", "Sub"), f"a {kind} of two values")
     shape = left.shape if _spreads(right.shape, left.shape) else right.shape
     require(all(_spreads(v.shape, shape) for v in (left, right)), "a sum that does not fit")
-    a, b = (v.moved(np.broadcast_to(v.places, shape)).form for v in (left, right))
-    return Value(a.plus(b, -1 if kind == "Sub" else 1), shape)
+    a, b = (v.moved(np.broadcast_to(v.places, shape)) for v in (left, right))
+    rounded = a.rounded and b.rounded and a.rounded.plus(b.rounded, 1)
+    return Value(a.form.plus(b.form, -1 if kind == "Sub" else 1), shape, rounded)
 
 
 def _concat(given: list[Any], options: dict[str, Any]) -> Value:
@@ -66,10 +115,13 @@ def _concat(given: list[Any], options: dict[str, Any]) -> Value:
     places = [g.places + offset for g, offset in zip(given, offsets, strict=False)]
     fits = {p.shape[: axis % rank] + p.shape[axis % rank + 1 :] for p in places}
     require(len(fits) == 1, "a concatenation of no fit")
-    form = given[0].form
+    form, rounded = given[0].form, given[0].rounded
     for other in given[1:]:
         form = form.joined(other.form)
-    whole = Value(form, (1, len(form)))
+        if rounded is not None:
+            count = np.concatenate([rounded.count, other.rounded.count])
+            rounded = Rounded(rounded.size.joined(other.rounded.size), count)
+    whole = Value(form, (1, len(form)), rounded)
     return whole.moved(np.concatenate(places, axis))
 
 
@@ -78,7 +130,7 @@ def _concat(given: list[Any], options: dict[str, Any]) -> Value:
 
 def _flatten(value: Value, others: list[Any], options: dict[str, Any]) -> Value:
     require(options.get("axis", 1) == 1, "a flatten of the batch")
-    return Value(value.form, (1, len(value.form)))
+    return Value(value.form, (1, len(value.form)), value.rounded)
 
 
 def _reshape(value: Value, others: list[Any], options: dict[str, Any]) -> Value:
@@ -92,7 +144,7 @@ def _reshape(value: Value, others: list[Any], options: dict[str, Any]) -> Value:
     require(not odd and (rest == 1 or -1 in sizes), "a reshape that does not fit")
     sizes = [rest if v == -1 else v for v in sizes]
     require(sizes[0] == 1, "a reshape of the batch")
-    return Value(value.form, tuple(sizes))
+    return Value(value.form, tuple(sizes), value.rounded)
 
 
 def _transpose(value: Value, others: list[Any], options: dict[str, Any]) -> Value:
@@ -120,8 +172,10 @@ def _pool(value: Value, others: list[Any], options: dict[str, Any]) -> Value:
     counted = (taps >= (-1 if options.get("count_include_pad", 0) else 0)).sum(1)
     rows, slots = np.nonzero(taps >= 0)
     step = affine(zip(rows.tolist(), taps[rows, slots].tolist()), [1] * len(rows), [0] * len(taps))
-    step = Affine(step.rows, [int(n) for n in counted])
-    return Value(step.after(value.form), inside)
+    step, rounded = Affine(step.rows, [int(n) for n in counted]), value.rounded
+    if rounded is not None:
+        rounded = rounded.after(step, taps.shape[1] + QUOTIENT)
+    return Value(step.after(value.form), inside, rounded)
 
 
 def _global(value: Value, others: list[Any], options: dict[str, Any]) -> Value:
@@ -216,6 +270,13 @@ def _operator(kind: str, shape: Dims, given: Any, at: int, options: Any) -> tupl
     if kind == "Conv":
         return _convolution(shape, given[0], given[1:], options)
     require(kind == "BatchNormalization", f"operator {kind} is not understood")
+    return _normalisation(shape, given, options, -1), shape
+
+
+def _normalisation(shape: Dims, given: Any, options: Any, sign: int) -> Affine:
+    """``gain (x - mean) / deviation + shift``; with the ``sign`` 1 of the sizes of its terms."""
+    size = math.prod(shape)
+    one, zero = np.ones(size), np.zeros(size)
     fits = len(shape) > 1 and all(v.shape == (shape[1],) for v in given)
     fits = fits and options.get("training_mode", 0) == 0 and options.get("spatial", 1) == 1
     require(fits, "a normalisation that does not fit")
@@ -223,8 +284,12 @@ def _operator(kind: str, shape: Dims, given: Any, at: int, options: Any) -> tupl
     require((variance > 0).all(), "a variance that is not positive")
     parts = (*given[:3], np.sqrt(variance))
     gain, shift, mean, deviation = (np.repeat(v, size // v.size) for v in parts)
-    scaled = diagonal(gain, zero, deviation).after(diagonal(one, -mean, one))
-    return diagonal(one, shift, one).after(scaled), shape
+    if sign > 0:
+        gain, shift, mean = (np.abs(v) for v in (gain, shift, mean))
+        # Products may underflow before and after the division.
+        zero, shift = zero + 2.0**-124, shift + 2.0**-124
+    scaled = diagonal(gain, zero, deviation).after(diagonal(one, sign * mean, one))
+    return diagonal(one, shift, one).after(scaled)
 
 
 def _list(values: Array) -> list[float]:

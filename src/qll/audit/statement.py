@@ -1,8 +1,8 @@
 """What a certificate claims, in words in which nothing hides.
 
 A proof of the wrong thing is a proof as well, so everything that is read is shown: the text of the
-property (the checker takes only the canonical one), labels, ties, normalisation, network, data
-point and region. Long rows of numbers are shown by their hash.
+property (the checker takes only the canonical one), labels, ties, arithmetic, normalisation,
+network, data point and region. Long rows of numbers are shown by their hash.
 """
 
 from __future__ import annotations
@@ -16,6 +16,10 @@ from qll.audit.layout import Header, digest
 from qll.audit.network import Array
 
 MOST_SHOWN = 16  # numbers of a row; of more the hash and the range
+MEANS = {
+    "real": "real",
+    "float32": "float32: every evaluation, whatever the order of its sums, at float32 inputs",
+}
 TIES = {False: "satisfies the property", True: "violates the property"}
 
 
@@ -43,6 +47,7 @@ class Statement:
         else:
             lines.append(f"normalisation: (x - mean) / std, mean {_row(header.mean)}")
             lines[-1] += f", std {_row(header.std)}"
+        lines.append(f"arithmetic: {MEANS[header.arithmetic]}")
         lines.append(f"a tie: {TIES[header.tie_violates]}")
         return "\n".join([*lines, "property:", *self._text()])
 

@@ -354,7 +354,8 @@ class Crown(DualBound):
             None if direct is None else mixtures @ direct,
             size=None if size is None else mixtures @ size, allowance=allowance,
         )  # fmt: skip
-        none = np.zeros((len(lower), 0))
+        none = torch.zeros(len(lower), 0)
+        hidden = (torch.cat([none, *side], dim=1).cpu() for side in (boxes.low, boxes.high))
         return BoxBounds(
             proved(each.value.cpu().numpy()),
             each.inputs.cpu().numpy(),
@@ -362,8 +363,7 @@ class Crown(DualBound):
             [mixtures[:, c, leaves].cpu().numpy() for c, leaves in enumerate(conjunctions)],
             mixed.inputs.cpu().numpy(),
             np.zeros(tuple(mixed.inputs.shape)),
-            none,
-            none,
+            *(side.numpy() for side in hidden),
         )
 
 

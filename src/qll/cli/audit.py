@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 EXIT_NOT_CONFIRMED = 12
 SUFFIX = ".qllcert"
 MEANING = (
-    "Confirmed means: in real arithmetic on the stored weights, every point of the region\n"
-    "satisfies the property (verified), or the witness lies in the region and strictly violates\n"
-    "it (falsified)."
+    "Confirmed means: in real arithmetic on the stored weights (or in every float32 evaluation,\n"
+    "if that is the arithmetic stated), every point of the region satisfies the property\n"
+    "(verified), or the witness lies in the region and strictly violates it (falsified)."
 )
 OWN = (
     "These claims are the certificates' own. To be sure that they are yours, write down what you\n"

@@ -60,6 +60,10 @@ def verify(
     certified: Annotated[
         bool, typer.Option("--certified", help="Believe only what the checker confirms.")
     ] = False,
+    arithmetic: Annotated[
+        str | None,
+        typer.Option(help="float32: about every evaluation in it; real: about no other."),
+    ] = None,
     seed: Annotated[int, typer.Option(help="Seeds the random starts.")] = 0,
     out: Annotated[
         Path | None,
@@ -103,12 +107,13 @@ def verify(
         certified=certified,
         certificates=certificate,
         seed=seed,
+        arithmetic=arithmetic,
         mean=_numbers(mean, "--mean"),
         std=_numbers(std, "--std"),
     )
     problem = problem.first_query()  # names a bad region or formula before anything is written
     if certificate is not None or certified:
-        _warn(handle)
+        _warn(handle, arithmetic)
     journal = Journal(out, problem)
     if len(problem):
         problem.write_claim()
@@ -149,11 +154,11 @@ def _summary(tally: dict[str, int], vacuous: int) -> str:
     return line
 
 
-def _warn(network: Any) -> None:
+def _warn(network: Any, arithmetic: str | None) -> None:
     """Before any work: what the checker will not confirm."""
     from qll.verify.evidence import obstacle
 
-    found = obstacle(network)
+    found = obstacle(network, arithmetic)
     if found is not None:
         typer.echo(f"no certificate can be written for this network: {found}", err=True)
 

@@ -61,6 +61,7 @@ class Problem:
     numbers: tuple[int, ...] | None = None  # of the points, where they are a part of others
     memory: float | None = None  # bytes for one process; by default a share of those that are free
     spent: float = 0.0  # seconds that reading the network took, of the first queries' time
+    arithmetic: str | None = None  # see `qll.verify.arithmetic`
 
     @classmethod
     def of(
@@ -184,6 +185,13 @@ class Problem:
         form = self._forms[pattern]
         region = Region.of(prop, torch.from_numpy(x0[None]))
         values: dict[str, Array] = {"x0": x0.reshape(-1)}
+        if "y0" in prop.sources and self.arithmetic == "float32":
+            raise InputError(
+                f"property '{prop.name}' cannot be judged in float32",
+                expected="a property of outputs at x",
+                found="one that speaks of y0, the outputs at the data point",
+                fix="leave out --arithmetic float32 for a verdict in real arithmetic",
+            )
         if "y0" in prop.sources:
             values["y0"] = self.handle.relu_form.forward(x0.reshape(1, -1))[0]
         constraints = tuple(substitute(c, values) for c in region.constraints)
@@ -194,6 +202,7 @@ class Problem:
             substitute(form, values),
             tuple(c for c in constraints if isinstance(c, Affine)),
             name=f"{prop.name}[{self.number(index)}]",
+            arithmetic=self.arithmetic,
         )
 
     def decide(self, indices: Sequence[int]) -> list[Verdict]:
@@ -404,6 +413,7 @@ def verify(
     std: Any = None,
     seed: int = 0,
     memory: float | None = None,
+    arithmetic: str | None = None,
     on_verdict: OnVerdict | None = None,
 ) -> list[Verdict]:
     """Prove or refute ``prop`` around every row of ``x`` (raw inputs), for an ONNX file or module.
@@ -414,6 +424,9 @@ def verify(
     is in GB for each process, by default half of what is free; beyond it the answer is ``unknown``.
     ``mean``/``std`` are for networks that take normalised input. ``certified`` believes only what
     the independent checker confirms; ``certificates`` names a folder to keep the evidence in.
+    ``arithmetic="float32"`` asks about every evaluation in float32, whatever the order of its sums;
+    ``"real"`` about the real function alone. None is real, with witnesses that violate the property
+    at run time too.
     """
     if timeout <= 0:
         raise InputError(
@@ -439,6 +452,7 @@ def verify(
         mean=mean,
         std=std,
         seed=seed,
+        arithmetic=arithmetic,
     )
     if problem.certificates is not None and len(problem):
         problem.write_claim()

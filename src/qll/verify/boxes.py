@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from qll.bounds.rounding import MOST, Rounding, Sizes
 from qll.kernels import available
 from qll.networks.relu_form import ReluForm
 from qll.verify import clock
+from qll.verify.arithmetic import float32_of
 from qll.verify.condition import Array, Obligation, obligations
 from qll.verify.proof import Boxes, Outcome, Search
 from qll.verify.prover import ChainProver, fits_kernels, smallest_query
@@ -194,7 +196,7 @@ class _BoxRun:
         self.boxes = Boxes() if prover.keeps else None
         self.outcome.trace.boxes = self.boxes
         self.count = 1  # boxes so far
-        condition = query.search
+        condition = query.exact_search
         self.rows, self.constant = -condition.outputs, -condition.constant
         self.inputs = None if condition.inputs is None else -condition.inputs
         self.conjunctions = _conjunctions(obligations(condition.tree))
@@ -264,9 +266,29 @@ class _BoxRun:
         box = (pool.lower, pool.upper, self.rows, self.constant, self.conjunctions)
         if self.dense is None:
             found = self.crown.bound(*box, inputs=self.inputs, sizes=self.sizes)
-            return replace(found, low=pool.low, high=pool.high)
+            return replace(self.computed(pool, found), low=pool.low, high=pool.high)
         known = None if alone else (pool.low, pool.high)
-        return self.dense.bound(*box, sizes=self.sizes, known=known, margin=self.margin)
+        found = self.dense.bound(*box, sizes=self.sizes, known=known, margin=self.margin)
+        return self.computed(pool, found)
+
+    def computed(self, pool: Pool, found: BoxBounds) -> BoxBounds:
+        """Bounds of what the query's arithmetic computes: in float32 less the error there."""
+        if not self.query.in_float32:
+            return found
+        error = self.errors(pool.lower, pool.upper, found.low, found.high)
+        each = [
+            (weight * error[:, leaves]).sum(axis=1)
+            for weight, leaves in zip(found.weights, self.conjunctions, strict=True)
+        ]
+        mixed = found.mixed - np.stack(each, axis=1) * (1 + ROUNDED)
+        return replace(found, value=found.value - error, mixed=mixed)
+
+    def errors(self, lower: Array, upper: Array, low: Array, high: Array) -> Array:
+        """(N, leaves) radii of the leaves on boxes with these bounds of all hidden neurons."""
+        ends = np.cumsum([0, *self.form.widths[1:-1]])
+        parts = [slice(*pair) for pair in pairwise(ends.tolist())]
+        least, most = ([side[:, part] for part in parts] for side in (low, high))
+        return float32_of(self.query.network).radii(lower, upper, least, most, self.rows)
 
     def refute(self, pool: Pool) -> tuple[Pool, Array | None]:
         """Boxes that stay open, and a violation met on the way."""
@@ -348,7 +370,9 @@ class _BoxRun:
                 found = dense.bound(lower[None], upper[None], rows, np.zeros(1), sizes=self.sizes)
                 sides = found.low[0], found.high[0]
             outcome = finisher.prove(
-                replace(self.query, lower=lower, upper=upper),
+                replace(
+                    self.query, lower=lower, upper=upper, error=self.error_of(lower, upper, sides)
+                ),
                 self.deadline,
                 _no_search,
                 most_nodes=PATIENCE,
@@ -372,12 +396,18 @@ class _BoxRun:
                 break
         return pool.take(keep)
 
+    def error_of(self, lower: Array, upper: Array, sides: tuple[Array, Array]) -> Array | None:
+        if not self.query.in_float32:
+            return None
+        low, high = (side[None] for side in sides)
+        return np.asarray(self.errors(lower[None], upper[None], low, high)[0])
+
     def sample(self, kept: Pool, linear: Array) -> Array | None:
         """Centres and the corners where the linear bounds are least: cheap, and often enough."""
         corner = np.where(linear > 0, kept.lower[:, None], kept.upper[:, None])
         centre = ((kept.lower + kept.upper) / 2)[:, None]
         points = np.concatenate([centre, corner], axis=1).reshape(-1, kept.lower.shape[1])
-        condition = self.query.search
+        condition = self.query.exact_search
         values = condition.value(condition.leaf_values(self.form.forward(points), points))
         best = int(values.argmax())
         if not condition.is_violated(float(values[best])):

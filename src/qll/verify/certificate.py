@@ -153,6 +153,7 @@ def _header(query: Query, verdict: Verdict, subject: Subject) -> Header:
         text=subject.text,
         labels=subject.labels,
         tie_violates=query.tie_violates,
+        arithmetic=query.arithmetic or "real",
         ground=digest(repr((asked.form, asked.constraints)).encode()),
         region=digest(query.lower.tobytes(), query.upper.tobytes()),
         precision=PRECISIONS[0],

@@ -7,12 +7,12 @@ from typing import Any
 from qll.audit.network import NotConfirmed, read_network
 
 
-def obstacle(network: Any) -> str | None:
+def obstacle(network: Any, arithmetic: str | None = None) -> str | None:
     """Why the checker does not read ``network``, with the layer's name; None if it does."""
     mean, std = (None, None) if network.normalisation is None else network.normalisation
     scales = (None if v is None else tuple(float(x) for x in v) for v in (mean, std))
     try:
-        read_network(network.source, *scales)
+        read_network(network.source, *scales, arithmetic == "float32")
     except NotConfirmed as error:
         layer = _layer(network.source)
         return str(error) if layer is None else f"{error} ({layer})"

@@ -154,5 +154,6 @@ def question(problem: Problem) -> dict[str, Any]:
         "timeout": problem.timeout,
         "backend": problem.backend,
         "certified": problem.certified,
+        "arithmetic": problem.arithmetic,
         "count": len(problem),
     }

@@ -2,7 +2,10 @@
 
 A witness counts only if it lies in the region and violates the condition both in rigorous
 arithmetic on the stored weights and in ONNX Runtime. Where the two differ, or the violation cannot
-be told from a tie, the answer is ``unknown: near-tie``.
+be told from a tie, the answer is ``unknown: near-tie``. A query that asks for ``real`` arithmetic
+by name is judged by that alone. In ``float32`` a witness is a float32 input at which every
+evaluation violates the condition, whatever the order of its sums; it is replayed in several, and by
+ONNX Runtime, all the same.
 """
 
 from __future__ import annotations
@@ -13,6 +16,8 @@ from fractions import Fraction
 
 import numpy as np
 
+from qll.networks.orders import RESTATED, SEVERAL, replay
+from qll.verify.arithmetic import outputs_at
 from qll.verify.condition import Array
 from qll.verify.query import Query
 
@@ -41,6 +46,8 @@ def judge(query: Query, x: Array) -> Judgement:
         return Judgement(Worth.NOTHING, note="outside the region")
     condition = query.compiled
     low, high = query.network.enclose(point)
+    if query.in_float32:
+        return _judge_float32(query, point, low, high)
     if np.isfinite(low).all() and np.isfinite(high).all():
         floor, ceiling = condition.exact_range(low, high, point)
     else:
@@ -55,9 +62,46 @@ def judge(query: Query, x: Array) -> Judgement:
         if not _violated(query, floor):
             return Judgement(Worth.NOTHING, (float(floor), float(ceiling)), "satisfied")
     value = (float(floor), float(ceiling))
-    replay = np.asarray(query.network.runtime(point[None]), dtype=np.float64).reshape(1, -1)
-    replayed = float(condition.value(condition.leaf_values(replay, point[None]))[0])
-    if not condition.is_violated(replayed):
+    replayed = float(condition.value(condition.leaf_values(_run(query, point), point[None]))[0])
+    if query.arithmetic is None and not condition.is_violated(replayed):
         note = f"exact value {value[0]:.3g} but {replayed:.3g} in ONNX Runtime"
         return Judgement(Worth.NEAR_TIE, value, note)
     return Judgement(Worth.VIOLATION, value)
+
+
+def _run(query: Query, point: Array) -> Array:
+    return np.asarray(query.network.runtime(point[None]), dtype=np.float64).reshape(1, -1)
+
+
+def _judge_float32(query: Query, point: Array, low: Array, high: Array) -> Judgement:
+    condition = query.compiled
+    low, high = outputs_at(query.network, point, low, high)
+    if not (np.isfinite(low).all() and np.isfinite(high).all()):
+        return Judgement(Worth.NEAR_TIE, note="float32 may overflow")
+    floor, ceiling = condition.exact_range(low, high, point)
+    value = (float(floor), float(ceiling))
+    if not _violated(query, ceiling):
+        return Judgement(Worth.NOTHING, value, "satisfied")
+    if not _violated(query, floor):
+        note = f"between {value[0]:.3g} and {value[1]:.3g}, by the order in which float32 sums"
+        return Judgement(Worth.NEAR_TIE, value, note)
+    for answer in [_run(query, point)[0], *_replays(query, point)]:
+        exact = condition.exact_value([Fraction(float(v)) for v in answer], point)
+        if not _violated(query, exact):
+            note = f"proved to be at least {value[0]:.3g} but {float(exact):.3g} when replayed"
+            return Judgement(Worth.NEAR_TIE, value, note)
+    return Judgement(Worth.VIOLATION, value)
+
+
+def _replays(query: Query, point: Array) -> list[Array]:
+    """The outputs in several orders of summation, where the program holds the file's operators."""
+    program, graph = (getattr(query.network, name, None) for name in ("program", "graph"))
+    source = getattr(query.network, "source", None)
+    if program is None or graph is None or source is None:
+        return []
+    import onnx
+
+    kinds = {node.op_type for node in onnx.ModelProto.FromString(source).graph.node}
+    if kinds & RESTATED:
+        return []
+    return [replay(program, point, order).astype(np.float64) for order in SEVERAL]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
 from typing import Any, Protocol
@@ -13,6 +13,7 @@ import numpy as np
 from qll.errors import InputError
 from qll.formula.hard import Affine, HardForm, affine, negated
 from qll.networks.relu_form import ReluForm
+from qll.verify.arithmetic import check_arithmetic, float32_of, inside, on_grid, radii
 from qll.verify.condition import Array, Condition, assume, both, compile_condition, unusable
 
 
@@ -33,7 +34,8 @@ class VerifiableNetwork(Protocol):
 class Query:
     """``falsified`` iff some ``x`` with ``lower <= x <= upper`` and every constraint <= 0 gives the
     condition a value > 0 (>= 0 where ``tie_violates``). The box is exact: its float64 ends are the
-    region, however they were computed."""
+    region, however they were computed. ``arithmetic`` says in which numbers the network computes
+    (`qll.verify.arithmetic`); None is real, but a witness must violate at run time as well."""
 
     network: VerifiableNetwork
     lower: Array  # (input size,)
@@ -42,6 +44,8 @@ class Query:
     constraints: tuple[Affine, ...] = ()  # over ("x", k) only; satisfied iff <= 0
     tie_violates: bool = False
     name: str = ""
+    arithmetic: str | None = None
+    error: Array | None = None  # radii of the leaves on this box, where better ones are known
 
     def __post_init__(self) -> None:
         size = self.form.input_size
@@ -83,6 +87,9 @@ class Query:
                     fix="train or export the network again",
                 )
         _ = self.compiled, self.region_rows  # so that a bad condition is named before any work
+        check_arithmetic(self.arithmetic)
+        if self.in_float32:
+            float32_of(self.network)
 
     @property
     def form(self) -> ReluForm:
@@ -96,6 +103,28 @@ class Query:
             input_size=self.form.input_size,
             tie_violates=self.tie_violates,
         )
+
+    @property
+    def in_float32(self) -> bool:
+        return self.arithmetic == "float32"
+
+    @cached_property
+    def judged(self) -> Condition:
+        """The condition as a proof about real outputs needs it: in float32, on the numbers that
+        there are, and `radii` added."""
+        if not self.in_float32:
+            return self.compiled
+        exact = tuple(on_grid(e, tie_violates=self.tie_violates) for e in self.compiled.exact)
+        constant = np.array([leaf.floats[1] for leaf in exact])
+        return replace(self.compiled, constant=constant, exact=exact)
+
+    @cached_property
+    def radii(self) -> Array:
+        """Of the leaves of `search` on the box: how far float32 may move them."""
+        if self.error is not None:
+            return self.error
+        found = radii(self.network, self.lower, self.upper, self.compiled.outputs)
+        return np.concatenate([found, np.zeros(len(self.constraints))])
 
     @cached_property
     def region_rows(self) -> tuple[Array, Array]:
@@ -120,9 +149,21 @@ class Query:
     @cached_property
     def search(self) -> Condition:
         """What a search maximises and a proof bounds: the condition, and every constraint of the
-        region as one more function that has to be >= 0."""
+        region as one more function that has to be >= 0. In float32 no less than what any evaluation
+        gives: `judged` and the radii of the whole box."""
+        if not self.in_float32:
+            return self._with_region(self.compiled)
+        found = self._with_region(self.judged)
+        moved = np.nextafter(found.constant + self.radii, np.inf)
+        return replace(found, constant=np.where(np.isnan(moved), np.inf, moved))
+
+    @cached_property
+    def exact_search(self) -> Condition:
+        """`search` without the radii, which differ from box to box."""
+        return self._with_region(self.judged)
+
+    def _with_region(self, inner: Condition) -> Condition:
         rows, constant = self.region_rows
-        inner = self.compiled
         if not len(rows):
             return inner
         inputs = np.zeros((inner.leaves, rows.shape[1])) if inner.inputs is None else inner.inputs
@@ -160,6 +201,9 @@ class Query:
         return total
 
     def clip(self, points: Array) -> Array:
+        """Into the box, to the numbers of the arithmetic."""
+        if self.in_float32:
+            return inside(points, self.lower, self.upper)
         return np.clip(points, self.lower, self.upper)
 
     def contains(self, x: Sequence[float] | Array) -> bool:
@@ -168,6 +212,8 @@ class Query:
         if point.shape != self.lower.shape or not np.isfinite(point).all():
             return False
         if (point < self.lower).any() or (point > self.upper).any():
+            return False
+        if self.in_float32 and (point.astype(np.float32) != point).any():
             return False
         return all(
             sum(

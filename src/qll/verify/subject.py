@@ -131,5 +131,6 @@ def write_claim(folder: Path, problem: Problem) -> Path:
     except OSError as error:
         raise write_error(folder, error) from error
     write_atomically(folder / "points.npy", content.getvalue())
-    write_atomically(folder / CLAIM, "\n".join([*lines, 'ties = "satisfy"', ""]).encode())
+    lines += ['ties = "satisfy"', f'arithmetic = "{problem.arithmetic or "real"}"', ""]
+    write_atomically(folder / CLAIM, "\n".join(lines).encode())
     return folder / CLAIM
