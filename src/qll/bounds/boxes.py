@@ -13,7 +13,9 @@ difference of two logits, say) it gives better bounds than bounded by itself.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import torch
@@ -81,7 +83,7 @@ class Box:
     ) -> Any:
         rule = RULES.get(function)
         if rule is None:
-            raise _unknown(getattr(function, "__name__", str(function)))
+            raise unknown(getattr(function, "__name__", str(function)))
         return rule(*args, **(kwargs or {}))
 
     def __getattr__(self, name: str) -> Any:
@@ -89,7 +91,7 @@ class Box:
         if name.startswith("__") or (method is None and not hasattr(Tensor, name)):
             raise AttributeError(name)
         if method not in RULES:
-            raise _unknown(name)
+            raise unknown(name)
         return lambda *args, **kwargs: RULES[method](self, *args, **kwargs)
 
     def __getitem__(self, key: Any) -> Box:
@@ -120,25 +122,25 @@ class Box:
 
     def __truediv__(self, other: Any) -> Box:
         if isinstance(other, Box):
-            raise _unknown("a division by a value that depends on the input")
+            raise unknown("a division by a value that depends on the input")
         return self.__mul__(1.0 / other)
 
     def __matmul__(self, other: Any) -> Box:
         if isinstance(other, Box):
-            raise _unknown("a product of two matrices that depend on the input")
+            raise unknown("a product of two matrices that depend on the input")
         return Box.around(self.middle @ other, self.radius @ other.abs())
 
     def _compared(self, other: object) -> bool:
-        raise _unknown("a comparison of a value that depends on the input")
+        raise unknown("a comparison of a value that depends on the input")
 
     __radd__, __rmul__ = __add__, __mul__
     __lt__ = __le__ = __gt__ = __ge__ = _compared
 
     def __bool__(self) -> bool:
-        raise _unknown("a branch on a value that depends on the input")
+        raise unknown("a branch on a value that depends on the input")
 
 
-def _unknown(name: str) -> NetworkError:
+def unknown(name: str) -> NetworkError:
     return NetworkError(
         f"there is no bound rule for '{name}'",
         expected="linear, convolution, pooling, normalisation and activation layers, sums, "
@@ -191,7 +193,7 @@ def _batch_norm(
     eps: float = 1e-5,
 ) -> Box:
     if training or mean is None or variance is None:
-        raise _unknown("a batch normalisation by the batch itself")
+        raise unknown("a batch normalisation by the batch itself")
     scale = torch.rsqrt(variance + eps) * (1.0 if weight is None else weight)
     shift = (0.0 if bias is None else bias) - mean * scale
     places = (1, -1, *(1,) * (x.ndim - 2))
@@ -201,12 +203,44 @@ def _batch_norm(
     )
 
 
+# Ends of what each curved step was given, in the order of the calls, for linear bounds.
+_seen: ContextVar[list[Ends] | None] = ContextVar("seen", default=None)
+
+
+@contextmanager
+def seen() -> Iterator[list[Ends]]:
+    """Inside, what the curved steps (activations, maxima) are given is written down."""
+    ends: list[Ends] = []
+    token = _seen.set(ends)
+    try:
+        yield ends
+    finally:
+        _seen.reset(token)
+
+
+def _see(lower: Tensor, upper: Tensor) -> None:
+    noted = _seen.get()
+    if noted is not None:
+        noted.append((lower, upper))
+
+
+def _largest(function: Callable[..., Any]) -> Rule:
+    both = _both(function)
+
+    def rule(x: Any, *args: Any, **kw: Any) -> Box:
+        _see(x.lower, x.upper)
+        found: Box = both(x, *args, **kw)
+        return found
+
+    return rule
+
+
 def _both(function: Callable[..., Any]) -> Rule:
     """Rising in each entry (pooling, sums, means), or only moving them."""
 
     def rule(x: Any, *args: Any, **kw: Any) -> Box:
         if kw.get("divisor_override") is not None or kw.get("return_indices"):
-            raise _unknown("a pooling with its own divisor, or with indices")
+            raise unknown("a pooling with its own divisor, or with indices")
         return Box(function(x.lower, *args, **kw), function(x.upper, *args, **kw))
 
     return rule
@@ -216,6 +250,7 @@ def _extremum(function: Callable[..., Tensor]) -> Rule:
     def rule(a: Any, b: Any) -> Box:
         ends = [(t.lower, t.upper) if isinstance(t, Box) else (t, t) for t in (a, b)]
         lower, upper = (function(ends[0][i], ends[1][i]) for i in (0, 1))
+        _see(ends[0][0] - ends[1][1], ends[0][1] - ends[1][0])  # of their difference
         return Box(lower, upper)
 
     return rule
@@ -229,41 +264,75 @@ def _cat(tensors: Any, dim: int = 0) -> Box:
 
 def _dropout(x: Box, p: float = 0.5, training: bool = True, inplace: bool = False) -> Box:
     if training:
-        raise _unknown("a dropout in training mode")
+        raise unknown("a dropout in training mode")
     return x
 
 
-# Activations.
+# Activations: which record a call means.
 
 
-def _image(activation: Activation) -> Rule:
-    def rule(x: Box, *args: Any, inplace: bool = False, **kw: Any) -> Box:
+def _plain(activation: Activation) -> Callable[..., Activation]:
+    def read(*args: Any, inplace: bool = False, **kw: Any) -> Activation:
         if args or kw:
-            raise _unknown(f"a {activation.name} with settings")
-        return Box(*activation.image(x.lower, x.upper))
+            raise unknown(f"a {activation.name} with settings")
+        return activation
 
-    return rule
-
-
-def _leaky(x: Box, negative_slope: float = 0.01, inplace: bool = False) -> Box:
-    return Box(*LeakyRelu(negative_slope).image(x.lower, x.upper))
+    return read
 
 
-def _clamp(x: Box, min: Any = None, max: Any = None, inplace: bool = False) -> Box:
+def _leaky(negative_slope: float = 0.01, inplace: bool = False) -> Activation:
+    return LeakyRelu(negative_slope)
+
+
+def _clamp(min: Any = None, max: Any = None, inplace: bool = False) -> Activation:
     lower = float("-inf") if min is None else float(min)
     upper = float("inf") if max is None else float(max)
-    return Box(*Clip(lower, upper).image(x.lower, x.upper))
+    return Clip(lower, upper)
 
 
-def _gelu(x: Box, approximate: str = "none") -> Box:
+def _gelu(approximate: str = "none") -> Activation:
     if approximate != "none":
-        raise _unknown("an approximated GELU")
-    return Box(*ACTIVATIONS["gelu"]().image(x.lower, x.upper))
+        raise unknown("an approximated GELU")
+    return ACTIVATIONS["gelu"]()
 
 
-def _softplus(x: Box, beta: float = 1.0, threshold: float = 20.0) -> Box:
-    lower, upper = (functional.softplus(end, beta, threshold) for end in (x.lower, x.upper))
-    return Box(lower, upper)
+def _softplus(beta: float = 1.0, threshold: float = 20.0) -> Activation:
+    """Without the threshold, beyond which torch takes the identity: less than 3e-9 away."""
+    if beta != 1.0 or threshold < 20.0:
+        raise unknown("a softplus with settings")
+    return ACTIVATIONS["softplus"]()
+
+
+def _curves() -> dict[Any, Callable[..., Activation]]:
+    curves: dict[Any, Callable[..., Activation]] = {
+        functional.leaky_relu: _leaky,
+        functional.hardtanh: lambda min_val=-1.0, max_val=1.0, inplace=False: _clamp(
+            min_val, max_val
+        ),
+        functional.relu6: lambda inplace=False: _clamp(0.0, 6.0),
+        functional.gelu: _gelu,
+        functional.softplus: _softplus,
+    }
+    for name in ("relu", "sigmoid", "tanh", "silu", "abs", "exp"):
+        for home in (functional, torch, Tensor):
+            function = getattr(home, name, None)
+            if function is not None:
+                curves[function] = _plain(ACTIVATIONS[name]())
+    for name in ("clamp", "clip"):
+        for home in (torch, Tensor):
+            curves[getattr(home, name)] = _clamp
+    return curves
+
+
+CURVES = _curves()
+
+
+def _image(read: Callable[..., Activation]) -> Rule:
+    def rule(x: Box, *args: Any, **kw: Any) -> Box:
+        _see(x.lower, x.upper)
+        return Box(*read(*args, **kw).image(x.lower, x.upper))
+
+    return rule
 
 
 def _table() -> dict[Any, Rule]:
@@ -285,13 +354,7 @@ def _table() -> dict[Any, Rule]:
         functional.batch_norm: _batch_norm,
         functional.pad: _both(functional.pad),
         functional.dropout: _dropout,
-        functional.leaky_relu: _leaky,
-        functional.hardtanh: lambda x, min_val=-1.0, max_val=1.0, inplace=False: _clamp(
-            x, min_val, max_val
-        ),
-        functional.relu6: lambda x, inplace=False: _clamp(x, 0.0, 6.0),
-        functional.gelu: _gelu,
-        functional.softplus: _softplus,
+        **{function: _image(read) for function, read in CURVES.items()},
         torch.cat: _cat,
         torch.concat: _cat,
         torch.maximum: _extremum(torch.maximum),
@@ -305,8 +368,8 @@ def _table() -> dict[Any, Rule]:
     for rank in (1, 2):
         for kind in ("max", "avg", "adaptive_avg", "adaptive_max"):
             function = getattr(functional, f"{kind}_pool{rank}d")
-            rules[function] = _both(function)
-            rules[getattr(torch, f"{kind}_pool{rank}d", function)] = _both(function)
+            rule = _largest(function) if "max" in kind else _both(function)
+            rules[function] = rules[getattr(torch, f"{kind}_pool{rank}d", function)] = rule
     for name in moves:
         for home in (torch, Tensor):
             function = getattr(home, name, None)
@@ -320,15 +383,6 @@ def _table() -> dict[Any, Rule]:
     rules[Tensor.__mul__] = rules[Tensor.__rmul__] = lambda a, b: b * a
     rules[Tensor.__sub__] = rules[torch.sub]
     rules[Tensor.__rsub__] = lambda a, b: b - a
-    for name in ("relu", "sigmoid", "tanh", "silu", "abs", "exp"):
-        rule = _image(ACTIVATIONS[name]())
-        for home in (functional, torch, Tensor):
-            function = getattr(home, name, None)
-            if function is not None:
-                rules[function] = rule
-    for name in ("clamp", "clip"):
-        for home in (torch, Tensor):
-            rules[getattr(home, name)] = _clamp
     return rules
 
 

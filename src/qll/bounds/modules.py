@@ -14,7 +14,8 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from qll.bounds.boxes import Box, output_box
+from qll.bounds.boxes import Box, output_box, seen
+from qll.bounds.carried import lower_bounds
 from qll.errors import NetworkError
 from qll.kernels.intervals import folded_intervals
 from qll.kernels.recognise import (
@@ -23,7 +24,6 @@ from qll.kernels.recognise import (
     Dense,
     Rectifier,
     Scale,
-    obstacle,
     recognise,
 )
 
@@ -211,6 +211,32 @@ class BoxBounds:
         return self.box.lower, self.box.upper
 
 
+@dataclass(frozen=True, eq=False)
+class CarriedBounds(BoxBounds):
+    """Linear bounds of any module, or intervals where these are tighter; ``ends`` are those before
+    its curved steps."""
+
+    model: nn.Module
+    inputs: Ends
+    ends: list[Ends]
+
+    def affine(self, rows: Tensor, constant: Tensor, pick: Tensor | None) -> Ends:
+        least, most = super().affine(rows, constant, pick)
+        zero = torch.zeros(len(self.zeros), dtype=torch.long, device=rows.device)
+        pick = zero if pick is None else pick
+        chosen, shift = rows[pick], constant[pick]  # (batch, n, outputs), (batch, n)
+        found = []
+        for sign in (1.0, -1.0):  # the upper end is minus the lower end of the negated row
+            bound = lower_bounds(self.model, self.inputs, self.ends, sign * chosen, sign * shift)
+            found.append(sign * bound.t())
+        return torch.maximum(least, found[0]), torch.minimum(most, found[1])
+
+    def outputs_box(self) -> Ends:
+        eye = torch.eye(self.outputs, device=self.zeros.device, dtype=self.zeros.dtype)
+        low, high = self.affine(eye[None], eye.new_zeros(1, self.outputs), None)
+        return low.t(), high.t()
+
+
 def _box_ends(
     middle: Tensor, radius: Tensor, rows: Tensor, constant: Tensor, pick: Tensor | None
 ) -> Ends:
@@ -240,27 +266,24 @@ def module_bounds(
 ) -> ModuleBounds | BoxBounds:
     """Bounds of ``model`` over the boxes between ``lower`` and ``upper``, ``(batch, *input)``.
 
-    Differentiable in the model's parameters and in the boxes. Intervals are known of any module
-    (`qll.bounds.boxes`), linear bounds and the folded kernels of chains.
+    Differentiable in the model's parameters and in the boxes. Chains of affine layers and ReLUs are
+    bounded in folded layers, any other module by running it (`qll.bounds.boxes`, and for linear
+    bounds `qll.bounds.carried`).
     """
     pieces = recognise(model, tuple(lower.shape[1:]), compiled=False)
-    if pieces is None and kind == "interval":
-        box = output_box(model, lower, upper)
-        if box.ndim == 2:
-            return BoxBounds(box)
-        raise NetworkError(
-            "the outputs are not a vector",
-            expected="a batch of vectors",
-            found=f"shape {tuple(box.shape)}",
-            fix="flatten the output",
-        )
     if pieces is None:
-        raise NetworkError(
-            "linear bounds are of chains of affine layers and ReLUs",
-            expected="linear, convolution, average pooling, normalisation, flatten and ReLU layers",
-            found=str(obstacle(model, tuple(lower.shape[1:])) or type(model).__name__),
-            fix="take interval bounds, which know every layer: bound_kind=interval",
-        )
+        with seen() as before:
+            box = output_box(model, lower, upper)
+        if box.ndim != 2:
+            raise NetworkError(
+                "the outputs are not a vector",
+                expected="a batch of vectors",
+                found=f"shape {tuple(box.shape)}",
+                fix="flatten the output",
+            )
+        if kind == "interval":
+            return BoxBounds(box)
+        return CarriedBounds(box, model, (lower, upper), before)
     runs: list[_Run] = []
     layers: list[AffineLayer] = []
     for piece in pieces:

@@ -183,25 +183,6 @@ def recognise(
     return pieces if len(shape) == 1 and pieces else None
 
 
-def obstacle(module: nn.Module, input_shape: Shape) -> str | None:
-    """The first part that is not one of the known pieces, by name and class; None if all are."""
-    shape = tuple(input_shape)
-    names = {id(part): name or "the network" for name, part in module.named_modules()}
-    for leaf in _leaves(module):
-        found = f"'{names[id(leaf)]}' ({type(leaf).__name__})"
-        if is_altered(leaf):
-            return f"{found}, which has a hook or a forward of its own"
-        if type(leaf) in (nn.Identity, nn.Dropout, nn.Dropout2d, nn.ReLU):
-            continue
-        piece = _affine(leaf, shape)
-        if piece is None or piece.in_shape != shape:
-            return found
-        if not _plain_tensors(leaf):
-            return f"{found}, whose weights are not float32 on the CPU"
-        shape = piece.out_shape
-    return None if len(shape) == 1 else f"an output of {len(shape)} axes"
-
-
 def _leaves(module: nn.Module) -> Iterator[nn.Module]:
     """A ``Sequential`` that keeps its ``forward`` runs its parts one after the other; a part may
     stand in it more than once, which ``children()`` would hide."""

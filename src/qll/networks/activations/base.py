@@ -171,7 +171,11 @@ class Activation(ABC):
 
     def _offsets(self, slope: Tensor, low: Tensor, high: Tensor) -> Tensor:
         """``f(t) - slope t`` at every t in [low, high] at which it may be least or largest."""
-        points = [low, high, *self.touching(slope.detach(), low.detach(), high.detach())]
+        inner = self.touching(slope.detach(), low.detach(), high.detach())
+        if low.requires_grad or high.requires_grad:
+            # A point at an end moves with it; one inside need not (the derivative there is 0).
+            inner = [torch.where(t <= low, low, torch.where(t >= high, high, t)) for t in inner]
+        points = [low, high, *inner]
         return torch.stack([self.apply(t) - slope * t for t in points])
 
     @torch.no_grad()
