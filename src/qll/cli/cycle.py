@@ -33,8 +33,8 @@ def cycle(
     accuracy: Annotated[
         float | None,
         typer.Option(
-            help="The least PAcc, 0 for none; without it, 5 points below the same network trained "
-            "without the rule."
+            help="The least PAcc (R2 of a regression), 0 for none; without it, 5 points below the "
+            "same network trained without the rule."
         ),
     ] = None,
     budget: Annotated[str, typer.Option(help="Time in all: 90s, 30m, 2h.")] = "30m",
@@ -86,6 +86,7 @@ def cycle(
     from qll.networks import load as load_network
     from qll.networks.trainable import to_module
     from qll.training.config import default_logic, resolve
+    from qll.training.loop import load_configured
     from qll.training.progress import console_reporter
 
     options = {
@@ -112,6 +113,7 @@ def cycle(
         jobs=workers,
     )
     start = None if network is None else to_module(load_network(network))
+    loaded = load_configured(train)
     with console_reporter() as reporter, announced(reporter.note):
         result = run(
             config,
@@ -119,7 +121,8 @@ def cycle(
             resume=resume,
             start=start,
             reporter=reporter,
-            on_round=lambda found: reporter.note(describe(found)),
+            data=loaded,
+            on_round=lambda found: reporter.note(describe(found, loaded.measure)),
         )
     show_rounds(console, result)
     ending = summary(result, target=config.target, patience=config.patience)
@@ -162,7 +165,7 @@ def _refuse_idle_options(context: typer.Context, idle: tuple[str, ...], repairs:
         )
 
 
-def describe(found: Round) -> str:
+def describe(found: Round, measure: str = "PAcc") -> str:
     """One round in a line.
 
     >>> from qll.cycle.records import Round
@@ -174,8 +177,8 @@ def describe(found: Round) -> str:
     if found.vacuous:
         counts += f"; {found.vacuous} vacuous"
     return (
-        f"round {found.number}: PAcc {100 * found.pacc:.1f} %, proved {100 * found.csat:.1f} % "
-        f"({counts}), {found.seconds:.0f} s"
+        f"round {found.number}: {measure} {100 * found.pacc:.1f} %, "
+        f"proved {100 * found.csat:.1f} % ({counts}), {found.seconds:.0f} s"
     )
 
 
@@ -184,7 +187,8 @@ def show_rounds(console: Console, result: CycleResult) -> None:
 
     table = Table(title="Rounds of training and proof")
     compared = any(r.agreement is not None for r in result.rounds)
-    columns = ["round", "epochs", "PAcc", "CSat", "at most", "witnesses", "seconds"]
+    measure = result.accuracy.measure
+    columns = ["round", "epochs", measure, "CSat", "at most", "witnesses", "seconds"]
     for name in columns + (["agreement"] if compared else []):
         table.add_column(name, justify="right")
     for found in result.rounds:
@@ -203,7 +207,7 @@ def show_rounds(console: Console, result: CycleResult) -> None:
         table.add_row(*row)
     console.print(table)
     console.print("* kept. At most: regions whose data point satisfies the property.")
-    console.print(f"PAcc: {result.accuracy}; - marks what is below.")
+    console.print(f"{measure}: {result.accuracy}; - marks what is below.")
     vacuous = result.chosen.vacuous
     if vacuous:
         console.print(

@@ -23,7 +23,10 @@ def tune(
     features: Features = "",
     trials: Annotated[int, typer.Option(help="Trials of the study, over all sessions.")] = 50,
     epochs: Annotated[int, typer.Option(help="Epochs of each trial.")] = 10,
-    validation: Annotated[int, typer.Option(help="Training images held out to judge by.")] = 1000,
+    validation: Annotated[
+        int | None,
+        typer.Option(help="Training data held out to judge by; 1000, of your own data a fifth."),
+    ] = None,
     regions: Annotated[int, typer.Option(help="Of these, how many are verified.")] = 200,
     method: Annotated[
         list[str] | None, typer.Option(help="Only these methods; repeatable.")
@@ -51,9 +54,10 @@ def tune(
     console = Console(highlight=False)
     for name in method or []:
         METHODS[name]  # names one that does not exist
+    held_out = _fifth(data, data_dir, target, features) if validation is None else validation
     options = {
         "epochs": epochs,
-        "validation": validation,
+        "validation": held_out,
         "data_dir": data_dir,
         "data_options": data_options(target, features) or None,
     }
@@ -75,18 +79,19 @@ def tune(
     def tell(point: Point) -> None:
         mark = "  on the front" if point.on_front else ""
         console.print(
-            f"trial {point.trial}: {point.settings.get('method')}, PAcc {100 * point.pacc:.1f} %, "
-            f"CSat {100 * point.csat:.1f} %{mark}"
+            f"trial {point.trial}: {point.settings.get('method')}, "
+            f"{point.measure} {100 * point.pacc:.1f} %, CSat {100 * point.csat:.1f} %{mark}"
         )
 
     def tell_failure(trial: int, reason: str) -> None:
         console.print(f"trial {trial}: no result. {reason}", markup=False)
 
     points = run(config, out, on_trial=tell, on_failure=tell_failure)
-    verified = min(regions, validation)
-    table = Table(title=f"The front, on {validation} validation images ({verified} verified)")
-    for column in ("trial", "PAcc", "CSat", "method", "settings"):
-        table.add_column(column, justify="right" if column in ("trial", "PAcc", "CSat") else "left")
+    verified = min(regions, held_out)
+    table = Table(title=f"The front, on {held_out} validation data ({verified} verified)")
+    for column in ("trial", points[0].measure, "CSat", "method", "settings"):
+        words = column in ("method", "settings")
+        table.add_column(column, justify="left" if words else "right")
     for point in sorted((p for p in points if p.on_front), key=lambda p: -p.pacc):
         table.add_row(
             str(point.trial),
@@ -97,6 +102,14 @@ def tune(
         )
     console.print(table)
     console.print(f"{out}: front.png, front.json, and the run folder of every trial on the front")
+
+
+def _fifth(data: str, data_dir: str | None, target: str, features: str) -> int:
+    from qll.data import data_sets, load
+
+    if data in data_sets:
+        return 1000
+    return max(len(load(data, data_dir, **data_options(target, features)).train) // 5, 1)
 
 
 def dials(settings: dict[str, Any]) -> str:

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from qll.cycle.budget import Budget
 from qll.data.base import DataSet
-from qll.metrics import chance_accuracy, prediction_accuracy
+from qll.metrics import chance_accuracy, score
 from qll.training.config import BASELINE, TrainConfig
 from qll.training.loop import Trainer
 from qll.training.progress import Reporter
@@ -25,24 +25,30 @@ class Accuracy(BaseModel):
     """``least``: the PAcc below which a round is not accepted. ``plain`` is that of the same
     network without the rule, after ``epochs`` (0: the network that the cycle began from); None
     where the user said ``least``, or no epoch was done in time. ``chance`` is that of the best
-    constant answer."""
+    constant answer. Of a regression all of them are R2, as ``measure`` says."""
 
     least: float
     chance: float
     plain: float | None = None
     epochs: int | None = None
+    measure: str = "PAcc"
 
     @classmethod
     def given(cls, least: float, data: DataSet) -> Accuracy:
-        return cls(least=least, chance=_chance(data))
+        return cls(least=least, chance=_chance(data), measure=data.measure)
 
     @classmethod
     def measured(cls, plain: float, epochs: int, data: DataSet) -> Accuracy:
-        chance = _chance(data)
-        return cls(least=max(plain - ALLOWANCE, 0.0), chance=chance, plain=plain, epochs=epochs)
+        return cls(
+            least=max(plain - ALLOWANCE, 0.0),
+            chance=_chance(data),
+            plain=plain,
+            epochs=epochs,
+            measure=data.measure,
+        )
 
     def __str__(self) -> str:
-        text = f"least PAcc {100 * self.least:.1f} %"
+        text = f"least {self.measure} {100 * self.least:.1f} %"
         if self.plain is not None:
             epochs = f"{self.epochs} epochs" if self.epochs != 1 else "1 epoch"
             how = f"after {epochs} without the rule" if self.epochs else "of the network given"
@@ -82,11 +88,13 @@ def measure(
 
 
 def accuracy(model: nn.Module, data: DataSet) -> float:
-    """PAcc on all test images."""
-    return prediction_accuracy(model, *_test(data), task=data.task).value
+    """PAcc, or R2, on all test data."""
+    return score(model, *_test(data), task=data.task)
 
 
 def _chance(data: DataSet) -> float:
+    if data.task == "regression":
+        return 0.0
     return chance_accuracy(_test(data)[1], task=data.task).value
 
 

@@ -29,11 +29,11 @@ from torch import Tensor, nn
 
 from qll.cycle.accuracy import Accuracy, accuracy, measure
 from qll.cycle.budget import Budget, decide_within, share
-from qll.cycle.records import CycleResult, Ending, Round, Saving, best_round, digest
+from qll.cycle.records import CycleResult, Ending, Round, Saving, best_round, digest, is_enough
 from qll.data.base import DataSet
 from qll.errors import RunError
 from qll.files import owned, read_json, write_json
-from qll.metrics import proved_share, tally, vacuous_labels
+from qll.metrics import constant_answer, proved_share, tally, vacuous_labels
 from qll.property import Property
 from qll.training.config import TrainConfig
 from qll.training.feedback import Feedback
@@ -122,9 +122,8 @@ class _Cycle:
         # What the verifier does not take is said now, not after a round of training.
         problem = self._problem(trainer.model.eval(), *self.asked, None)
         self.counted = [i for i in range(count) if not problem.query(i).vacuous]
-        outputs = len(data.classes)
         silent = vacuous_labels(
-            self.judged, torch.from_numpy(data.train.labels), outputs, data.shape
+            self.judged, torch.from_numpy(data.train.labels), data.outputs, data.shape
         )
         self.teaching = self.train_rows[~silent[self.train_rows]]
 
@@ -172,7 +171,7 @@ class _Cycle:
         return (int(own),) if own.dim() == 0 else tuple(int(c) for c in own.nonzero().flatten())
 
     def _possible_at(self, x: Tensor, pattern: tuple[int, ...] | None) -> bool:
-        outputs = len(self.data.classes)
+        outputs = self.data.outputs
         form = self.judged.hard_form(pattern, outputs=outputs, inputs=tuple(x.shape))
         point = x.double().flatten().numpy()
         return possible(substitute(form, {"x": point, "x0": point}), outputs)
@@ -265,7 +264,7 @@ class _Cycle:
         if not self.rounds:
             return None
         best = best_round(self.rounds, least)
-        if best.csat >= self.config.target and best.pacc >= least.least:
+        if best.csat >= self.config.target and is_enough(best, least):
             return "met"
         if self.budget.left <= 0:
             return "out of budget"
@@ -308,6 +307,9 @@ class _Cycle:
             open_training=open_rows,
             witnesses=witnesses,
             agreement=self._agreement(model),
+            constant=constant_answer(
+                model, torch.from_numpy(self.data.test.inputs), task=self.data.task
+            ),
             seconds=time.monotonic() - begun,
         )
 
@@ -317,7 +319,7 @@ class _Cycle:
             return first
         last = stages(first)[-1].config
         earlier = self.rounds[: number - 1]
-        steps = sum(1 if found.pacc >= least.least else -1 for found in earlier)
+        steps = sum(1 if is_enough(found, least) else -1 for found in earlier)
         heavier = self.config.more_weight**steps
         return last.model_copy(
             update={
@@ -446,6 +448,8 @@ class _Cycle:
             return None
         x = torch.from_numpy(self.data.test.inputs)
         ours, theirs = model(x), self.start.eval()(x)
+        if self.data.task == "regression":
+            return None
         if self.data.task == "multi-label":
             return float(((ours > 0) == (theirs > 0)).float().mean())
         return float((ours.argmax(1) == theirs.argmax(1)).float().mean())

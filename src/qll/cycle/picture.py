@@ -17,6 +17,7 @@ class HasFigures(Protocol):
 class HasLeast(Protocol):
     least: float
     chance: float
+    measure: str
 
 
 def draw_curve(path: Path, rounds: Sequence[HasFigures], target: float, accuracy: HasLeast) -> bool:
@@ -30,14 +31,16 @@ def draw_curve(path: Path, rounds: Sequence[HasFigures], target: float, accuracy
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
     numbers = [r.number for r in rounds]
-    axes.plot(numbers, [100 * r.pacc for r in rounds], "s-", color="#4c72b0", label="PAcc")
+    axes.plot(
+        numbers, [100 * r.pacc for r in rounds], "s-", color="#4c72b0", label=accuracy.measure
+    )
     axes.plot(numbers, [100 * r.csat for r in rounds], "o-", color="#c44e52", label="CSat")
     limits = [100 * r.limit for r in rounds]
     axes.plot(numbers, limits, "_:", color="#555555", label="satisfied at the data point")
     for name, value in (
         ("CSat: target", target),
-        ("PAcc: least", accuracy.least),
-        ("PAcc: chance", accuracy.chance),
+        (f"{accuracy.measure}: least", accuracy.least),
+        (f"{accuracy.measure}: chance", accuracy.chance),
     ):
         axes.axhline(100 * value, color="#999999", linewidth=0.8, linestyle="--")
         axes.annotate(

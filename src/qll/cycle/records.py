@@ -33,6 +33,7 @@ class Round(BaseModel):
     open_training: int
     witnesses: int
     agreement: float | None = None  # with the decisions of the network it began from
+    constant: str | None = None  # what the network always answers on the test data, if it does
     seconds: float
 
 
@@ -48,12 +49,18 @@ class CycleResult(BaseModel):
         return next(r for r in self.rounds if r.number == self.best)
 
 
+def is_enough(found: Round, accuracy: Accuracy) -> bool:
+    """Whether it predicts well enough: a network that always answers the same does not, unless
+    nothing at all is asked of it."""
+    return found.pacc >= accuracy.least and (found.constant is None or accuracy.least <= 0)
+
+
 def best_round(rounds: Sequence[Round], accuracy: Accuracy) -> Round:
-    """Of those that are accurate enough, the one with the largest proved share; where none is, the
-    one with the largest product of both."""
+    """Of those that are accurate enough and decide something, the one with the largest proved
+    share; where none is, the one with the largest product of both."""
 
     def merit(found: Round) -> tuple[bool, float, float, int]:
-        good = found.pacc >= accuracy.least
+        good = is_enough(found, accuracy)
         return good, found.csat if good else found.csat * found.pacc, found.pacc, -found.number
 
     return max(rounds, key=merit)
@@ -69,15 +76,21 @@ def summary(result: CycleResult, *, target: float, patience: int) -> str:
         "rounds": "the last round allowed is done",
     }
     text = words[result.ending]
+    if kept.constant is not None:
+        text += f"; the network decides nothing: {kept.constant}, whatever the input"
     if result.ending == "met":
         return text
     proved = [r for r in result.rounds if r.csat >= target]
     if proved:
         nearest = max(proved, key=lambda r: r.pacc)
         text += (
-            f"; round {nearest.number} proved {100 * nearest.csat:.1f} %, but predicts "
-            f"{100 * nearest.pacc:.1f} % right and not {100 * result.accuracy.least:.1f} % "
-            "(--accuracy sets what is enough)"
+            f"; round {nearest.number} proved {100 * nearest.csat:.1f} %, but "
+            + (
+                f"predicts {100 * nearest.pacc:.1f} % right"
+                if result.accuracy.measure == "PAcc"
+                else f"has {result.accuracy.measure} {100 * nearest.pacc:.1f} %"
+            )
+            + f" and not {100 * result.accuracy.least:.1f} % (--accuracy sets what is enough)"
         )
     if not math.isnan(kept.limit) and kept.limit < target:
         text += (

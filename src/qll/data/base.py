@@ -135,6 +135,11 @@ class DataSet:
         return len(self.classes)
 
     @property
+    def measure(self) -> str:
+        """What says how well it is predicted, in one number of at most 1."""
+        return "R2" if self.task == "regression" else "PAcc"
+
+    @property
     def fits(self) -> int | Schema:
         """What a property of it has to fit: the schema of a table, or a number of outputs."""
         return len(self.classes) if self.schema is None else self.schema

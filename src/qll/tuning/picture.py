@@ -13,6 +13,7 @@ class HasFigures(Protocol):
     pacc: float
     csat: float
     on_front: bool
+    measure: str
     settings: dict[str, Any]
 
 
@@ -49,8 +50,8 @@ def draw_front(path: Path, points: Sequence[HasFigures]) -> bool:
                 label=method if on_front else None,  # an empty set of points names it too
                 zorder=2,
             )
-    axes.set_xlabel("PAcc on validation images, %")
-    axes.set_ylabel("CSat on validation images, %")
+    axes.set_xlabel(f"{points[0].measure} on validation data, %")
+    axes.set_ylabel("CSat on validation data, %")
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False, fontsize=8)
     figure.savefig(path)

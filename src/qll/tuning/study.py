@@ -22,7 +22,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from qll.errors import InputError, MissingExtra, QllError, RunError
 from qll.files import write_json
-from qll.metrics import prediction_accuracy, proved_share
+from qll.metrics import proved_share, score
 from qll.training.config import TrainConfig, build, default_logic, parse_settings, resolve
 from qll.training.loop import Trainer, load_configured
 from qll.training.progress import Silent
@@ -61,13 +61,15 @@ class TuneConfig(BaseModel):
 
 
 class Point(BaseModel):
-    """One trial: its number, figures on validation images, and settings."""
+    """One trial: its number, figures on validation data (``pacc`` is R2 of a regression), and
+    settings."""
 
     trial: int
     pacc: float
     csat: float
     settings: dict[str, Any]
     on_front: bool = False
+    measure: str = "PAcc"
 
 
 def tune(
@@ -152,6 +154,7 @@ def _run(
         drawn = suggest_settings(trial, config.methods, bases.__getitem__)
         settings = {k: v for k, v in drawn.items() if k not in config.fixed()}
     trial.set_user_attr("settings", settings)
+    trial.set_user_attr("measure", data.measure)
     values = {**bases[settings["method"]].model_dump(), **settings, "seed": trial.number}
     run_config = build(values)
     path = folder / f"trial-{trial.number:04d}"
@@ -162,7 +165,7 @@ def _run(
         trainer.export()
     model = trainer.model.eval()
     x, labels = data.train.batch(trainer.validation_rows)
-    pacc = prediction_accuracy(model, x, labels, task=data.task).value
+    pacc = score(model, x, labels, task=data.task)
     count = min(config.regions, len(x))
     with torch.no_grad():
         verdicts = verify(
@@ -189,6 +192,7 @@ def _points(study: Any) -> list[Point]:
             pacc=t.values[0],
             csat=t.values[1],
             settings=t.user_attrs.get("settings", {}),
+            measure=t.user_attrs.get("measure", "PAcc"),
         )
         for t in done
     ]
