@@ -7,14 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from onnx import TensorProto, helper, numpy_helper
 from torch import nn
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 import qll
+from qll.audit import Answer
 from qll.cli.main import build_app
 from qll.networks import load
+from qll.verify import boxes, certificate, evidence, root
 from qll.verify.api import Problem, _decide
 from qll.verify.evidence import obstacle
 from qll.verify.journal import question
@@ -29,15 +32,107 @@ def network(*middle: nn.Module) -> nn.Module:
 
 def test_a_verdict_says_what_stands_behind_it(tmp_path: Path) -> None:
     prop, x = qll.parse(RULE), np.zeros((1, 3))
-    (plain,) = qll.verify(prop, network(nn.ReLU()), x)
+    (plain,) = qll.verify(prop, network(nn.ReLU()), x, fast=True)
+    (usual,) = qll.verify(prop, network(nn.ReLU()), x)
     (sure,) = qll.verify(prop, network(nn.ReLU()), x, certified=True)
     (kept,) = qll.verify(prop, network(nn.ReLU()), x, certificates=tmp_path)
     assert str(plain.evidence) == "the prover's word"
+    assert str(usual.evidence) == "confirmed by the checker" and not usual.uncertified
     assert str(sure.evidence) == str(kept.evidence) == "confirmed by the checker"
     assert (tmp_path / kept.certificate).is_file()
     broken = qll.parse("outputs 2\nforall x in ball(x0, 0.1): y[0] <= -10\n")
     (found,) = qll.verify(broken, network(nn.ReLU()), x)
     assert str(found.evidence) == "a witness, replayed exactly"
+
+
+BIG = "outputs 2\nforall x in ball(x0, 0.1): y[0] <= 100\n"
+
+
+def test_what_the_checker_is_not_asked_of_stays_the_provers_word(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A large network, one that it does not read, a backend without proofs, no time."""
+    x = np.zeros((1, 3))
+    (found,) = qll.verify(qll.parse(BIG), unread(), x)
+    assert str(found.evidence) == "the prover's word" and "PRelu" in found.uncertified
+    monkeypatch.setattr(evidence, "MOST_CHECKED", 10)
+    (found,) = qll.verify(qll.parse(BIG), network(nn.ReLU()), x)
+    assert (str(found.status), str(found.evidence)) == ("verified", "the prover's word")
+    assert "20 weights in its matrices, more than 10" in found.uncertified
+    monkeypatch.undo()
+    monkeypatch.setattr(certificate, "audit", lambda *_, **__: LATE)
+    (found,) = qll.verify(qll.parse(BIG), network(nn.ReLU()), x)
+    assert (str(found.status), found.uncertified) == ("verified", "no time")
+    (found,) = qll.verify(qll.parse(BIG), network(nn.ReLU()), x, certified=True)
+    assert str(found) == "unknown: not confirmed (no time)"
+
+
+LATE = Answer("verified", False, "no time", beyond=True)
+WRONG = Answer("verified", False, "a leaf is not proved")
+
+
+def test_a_proof_that_the_checker_refuses_is_unknown_and_loud(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Never verified, whatever was asked for but --fast, which asks nobody."""
+    monkeypatch.setattr(certificate, "audit", lambda *_, **__: WRONG)
+    x, module = np.zeros((1, 3)), network(nn.Sigmoid())
+    for options in ({}, {"certified": True}, {"certificates": tmp_path / "proofs"}):
+        (found,) = qll.verify(qll.parse(BIG), module, x, **options)
+        assert str(found) == "unknown: refused by the checker (a leaf is not proved)"
+    (found,) = qll.verify(qll.parse(BIG), module, x, fast=True)
+    assert str(found.status) == "verified"
+    result = command(tmp_path, load(module, input_shape=(3,)).source)
+    assert result.exit_code == 11, result.output
+    assert "REFUSED: the checker does not confirm 1 of the prover's answers (points 0)" in (
+        result.stderr
+    )
+    assert "0 verified, 0 falsified, 1 unknown" in result.stdout
+
+
+def test_the_summary_says_how_many_were_confirmed(tmp_path: Path) -> None:
+    source = load(network(nn.ReLU()), input_shape=(3,)).source
+    assert "1 of 1 proofs confirmed by the independent checker\n" in (
+        command(tmp_path, source).stdout
+    )
+    assert "0 of 1 proofs confirmed by the independent checker; the others are the prover's" in (
+        command(tmp_path, source, "--fast").stdout
+    )
+    assert "word: operator PRelu" in command(tmp_path, unread()).stdout
+
+
+@pytest.mark.parametrize("inputs", [3, 20])
+def test_a_proof_that_grows_too_large_is_dropped_and_its_verdict_stays(
+    monkeypatch: pytest.MonkeyPatch, inputs: int
+) -> None:
+    """By boxes and by neurons."""
+    monkeypatch.setattr(root, "MOST_PROOF_BYTES", 1)
+    monkeypatch.setattr(boxes, "MOST_TREE_BYTES", 1)
+    rng = np.random.default_rng(3)
+    module = nn.Sequential(nn.Linear(inputs, 40), nn.ReLU(), nn.Linear(40, 2)).eval()
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.copy_(torch.tensor(rng.standard_normal(tuple(parameter.shape))))
+        corners = torch.tensor(rng.choice([-1.0, 1.0], (4000, inputs)), dtype=torch.float32)
+        top = float((module(corners)[:, 0] - module(corners)[:, 1]).max())
+    # above what corners reach, below what the root shows: many domains, all closed at last
+    limit = {3: 1.05, 20: 1.25}[inputs] * top
+    prop = qll.parse(f"outputs 2\nforall x in ball(x0, 1): y[0] - y[1] <= {limit}\n")
+    (found,) = qll.verify(prop, module, np.zeros((1, inputs)), timeout=60)
+    assert (str(found.status), str(found.evidence)) == ("verified", "the prover's word"), found
+    assert "outgrew the memory" in found.uncertified
+
+
+def command(folder: Path, source: bytes, *more: str) -> Result:
+    (folder / "net.onnx").write_bytes(source)
+    (folder / "rule.qll").write_text(BIG)
+    head = struct.pack(">HBB2I", 0, 14, 2, 1, 3)
+    (folder / "points.idx").write_bytes(head + np.zeros((1, 3)).astype(">f8").tobytes())
+    arguments = [
+        "verify", str(folder / "rule.qll"), "--network", str(folder / "net.onnx"),
+        "--images", str(folder / "points.idx"), "--jobs", "1", *more,
+    ]  # fmt: skip
+    return CliRunner().invoke(build_app(), arguments)
 
 
 def unread() -> bytes:
@@ -71,16 +166,7 @@ def test_the_layer_that_cannot_be_certified_is_named() -> None:
 
 def test_a_certificate_that_cannot_be_written_is_missed_on_the_screen(tmp_path: Path) -> None:
     """Before the work and after it, and by the exit code: nothing vanishes."""
-    (tmp_path / "net.onnx").write_bytes(unread())
-    (tmp_path / "rule.qll").write_text(RULE)
-    head = struct.pack(">HBB2I", 0, 14, 2, 1, 3)
-    (tmp_path / "points.idx").write_bytes(head + np.zeros((1, 3)).astype(">f8").tobytes())
-    arguments = [
-        "verify", str(tmp_path / "rule.qll"), "--network", str(tmp_path / "net.onnx"),
-        "--images", str(tmp_path / "points.idx"), "--jobs", "1",
-        "--certificate", str(tmp_path / "proofs"),
-    ]  # fmt: skip
-    found = CliRunner().invoke(build_app(), arguments)
+    found = command(tmp_path, unread(), "--certificate", str(tmp_path / "proofs"))
     assert found.exit_code == 12, found.output
     assert "no certificate can be written for this network" in found.stderr
     assert "layer 'bend', a PRelu" in found.stderr

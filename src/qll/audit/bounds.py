@@ -41,6 +41,7 @@ import numpy as np
 
 from qll.audit.curves import Curve
 from qll.audit.network import Array, Network, require
+from qll.audit.pace import room
 
 TINY, UNIT = 2.0**-800, 2.0**-53
 MOST_HULL = 5  # neurons of a group whose subsets are enumerated
@@ -56,7 +57,7 @@ class Groups:
         ((source, whole, _),), _ = network.floats[0]
         require(source == 0 and network.curves[0] is None, "groups of such a layer")
         n, m = whole.shape
-        require(neuron.size * column.shape[1] <= 1 << 24, "groups that are too large")
+        room(neuron.size * column.shape[1] <= 1 << 24, "groups that are too large")
         once = np.bincount(neuron.ravel(), minlength=n + 1)[:n] == 1
         require(once.all(), "groups are not a partition of the neurons")
         require((neuron < n).any(axis=1).all(), "a group without neurons")

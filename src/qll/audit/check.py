@@ -17,6 +17,7 @@ alone, positive nowhere at all.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -44,6 +45,7 @@ from qll.audit.layout import (
     unpack,
 )
 from qll.audit.network import Array, Network, NotConfirmed, read_network, require
+from qll.audit.pace import Beyond, breathe, paced, room
 from qll.audit.statement import Statement
 from qll.errors import QllError
 
@@ -51,12 +53,14 @@ BATCH, MOST_NUMBERS = 64, 1 << 26
 
 
 class Answer(NamedTuple):
-    """``claim`` is what was checked, None if it could not be read."""
+    """``claim`` is what was checked, None if it could not be read; ``beyond``: not confirmed for
+    want of time or room, or since the network is not read: it says nothing against the proof."""
 
     verdict: str
     confirmed: bool
     reason: str
     claim: Statement | None = None
+    beyond: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,7 +118,8 @@ class Proof:
         stack = [Domain((claim.lower, claim.upper), required, ()).need(claim.tree)]
         nodes = zip(*(self.arrays[name].tolist() for name in ("kinds", "arguments")), strict=True)
         while stack:
-            require(len(stack) * max(1000, self.starts[-1]) <= MOST_NUMBERS, "too deep a tree")
+            breathe()
+            room(len(stack) * max(1000, self.starts[-1]) <= MOST_NUMBERS, "too deep a tree")
             if (domain := stack.pop()) is None:
                 continue
             kind, argument = next(nodes, (-1, 0))
@@ -156,7 +161,7 @@ class Proof:
 
     def tighten(self, domain: Domain, count: int) -> Domain:
         """Proves ``sign z_i >= value`` for neurons of one layer, all from the bounds before."""
-        require(count * self.starts[-1] <= MOST_NUMBERS, "too many bounds at once")
+        room(count * self.starts[-1] <= MOST_NUMBERS, "too many bounds at once")
         targets = self.take("targets", count)
         at, sign = targets // 2, 1.0 - 2.0 * (targets % 2)
         layers = np.searchsorted(self.starts, at, side="right")  # at least 1: no target is negative
@@ -255,16 +260,30 @@ def _groups(network: Network, count: int, neurons: bytes, inputs: bytes) -> Grou
     return Groups(network, *tables) if count else None
 
 
-def audit(data: bytes, network: bytes, claim: Expected | None = None) -> Answer:
+def audit(
+    data: bytes,
+    network: bytes,
+    claim: Expected | None = None,
+    *,
+    stop: Callable[[], bool] | None = None,
+) -> Answer:
     """Does this certificate prove its claim about the network in these ONNX bytes, and is that the
-    ``claim`` of yours (see `qll.audit.read_claim`), if you give one?"""
-    verdict, said = "unknown", None
+    ``claim`` of yours (see `qll.audit.read_claim`), if you give one? Not confirmed is what is not
+    done when ``stop``, asked now and then, says so."""
+    with paced(stop):
+        return _audit(data, network, claim)
+
+
+def _audit(data: bytes, network: bytes, claim: Expected | None) -> Answer:
+    verdict, said, reading = "unknown", None, False
     try:
         header, arrays = unpack(data)
         verdict, said = header.verdict, Statement(header, arrays["x0"].astype(np.float64))
         require(digest(network) == header.network, "another network")
         single = header.arithmetic == "float32"
+        reading = True
         chain = read_network(network, header.mean, header.std, single)
+        reading = False
         found = fit(arrays, chain.widths, header.precision)
         with np.errstate(all="ignore"):
             said, proof = _state(header, found, chain)
@@ -275,7 +294,8 @@ def audit(data: bytes, network: bytes, claim: Expected | None = None) -> Answer:
             else:
                 Proof(proof, chain, found).run()
     except (NotConfirmed, QllError) as error:
-        return Answer(verdict, False, getattr(error, "what", str(error)), said)
+        beyond = reading or isinstance(error, Beyond)
+        return Answer(verdict, False, getattr(error, "what", str(error)), said, beyond)
     except Exception as error:  # whatever it stumbles over, the certificate is not understood
         return Answer(verdict, False, f"damaged: {type(error).__name__}: {error}", said)
     return Answer(verdict, True, "proved" if verdict == "verified" else "replayed", said)

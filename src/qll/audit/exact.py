@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from qll.audit.onnx_file import require
+from qll.audit.pace import breathe, room
 
 Array: TypeAlias = NDArray[np.float64]
 MOST_ENTRIES = 1 << 22
@@ -37,9 +37,10 @@ class Affine:
     def after(self, first: Affine) -> Affine:
         """This map of the values that ``first`` gives."""
         terms = sum(len(first.rows[k]) for row in self.rows for k in row if k != ONE)
-        require(terms <= MOST_ENTRIES, "a layer that is too large")
+        room(terms <= MOST_ENTRIES, "a layer that is too large")
         rows, below = [], []
         for row, mine in zip(self.rows, self.below, strict=True):
+            breathe()
             common = math.lcm(*{first.below[k] for k in row if k != ONE})
             total: dict[int, int] = {}
             for k, number in row.items():
@@ -91,18 +92,19 @@ class Affine:
         bias, found = np.zeros(len(self)), dict[int, Array]()
         ends = np.array(starts)
         for i, (row, below) in enumerate(zip(self.rows, self.below, strict=True)):
+            breathe()
             columns = np.array([k for k, n in row.items() if n and k != ONE], dtype=np.int64)
             values = np.array([row[int(k)] / below for k in columns])  # correctly rounded
             bias[i] = row.get(ONE, 0) / below
             tiny = [
                 v for v in (*values, *([bias[i]] if row.get(ONE, 0) else [])) if abs(v) < 2.0**-500
             ]
-            require(not tiny, "a weight that is too small")
+            room(not tiny, "a weight that is too small")
             source = np.searchsorted(ends, columns, side="right") - 1
             for j in np.unique(source).tolist():
                 if j not in found:
                     shape = len(self), starts[j + 1] - starts[j]
-                    require(math.prod(shape) <= 16 * MOST_ENTRIES, "a layer that is too large")
+                    room(math.prod(shape) <= 16 * MOST_ENTRIES, "a layer that is too large")
                     found[j] = np.zeros(shape)
                 found[j][i, columns[source == j] - starts[j]] = values[source == j]
         return [(j, w, np.abs(w)) for j, w in sorted(found.items())], bias
@@ -122,6 +124,7 @@ def affine(places: Any, values: list[Any], bias: list[Any]) -> Affine:
         entries[row].append((column, value))
     rows, below = [], []
     for entry in entries:
+        breathe()
         numbers, common = over_common([v for _, v in entry])
         rows.append({k: n for (k, _), n in zip(entry, numbers, strict=True)})
         below.append(common)

@@ -64,6 +64,9 @@ def verify(
         str | None,
         typer.Option(help="float32: about every evaluation in it; real: about no other."),
     ] = None,
+    fast: Annotated[
+        bool, typer.Option("--fast", help="Take the prover's word: do not ask the checker.")
+    ] = False,
     seed: Annotated[int, typer.Option(help="Seeds the random starts.")] = 0,
     out: Annotated[
         Path | None,
@@ -104,6 +107,7 @@ def verify(
         memory=None if memory is None else memory * 1e9,
         backend=backend,
         cross_check=cross_check,
+        fast=fast,
         certified=certified,
         certificates=certificate,
         seed=seed,
@@ -126,11 +130,14 @@ def verify(
     tally = {s: statuses.count(s) for s in ("verified", "falsified", "unknown")}
     vacuous = sum(bool(journal.known[i].get("vacuous")) for i in range(len(problem)))
     typer.echo(_summary(tally, vacuous))
+    if tally["verified"] > vacuous:
+        typer.echo(_rests_on(journal.known))
     for line in _details(journal.known, points, schema):
         typer.echo(line)
+    _stop_the_line(journal.known)
     missing = _missing(journal.known) if certificate is not None else {}
     for reason, numbers in missing.items():
-        which = ", ".join(map(str, numbers[:_SHOWN])) + (", ..." if numbers[_SHOWN:] else "")
+        which = _listed(numbers)
         typer.echo(f"no certificate for {len(numbers)} verdicts (points {which}): {reason}")
     journal.finish({**tally, "vacuous": vacuous})
     if tally["falsified"]:
@@ -152,6 +159,41 @@ def _summary(tally: dict[str, int], vacuous: int) -> str:
             "the premise false, whatever the network computes"
         )
     return line
+
+
+def _listed(numbers: list[int]) -> str:
+    return ", ".join(map(str, numbers[:_SHOWN])) + (", ..." if numbers[_SHOWN:] else "")
+
+
+def _rests_on(known: dict[int, dict[str, Any]]) -> str:
+    """How many proofs the checker has confirmed, and why not the others."""
+    from qll.verify.verdict import Evidence
+
+    proved = [row for row in known.values() if row["status"] == "verified" and not row["vacuous"]]
+    checked = sum(row.get("evidence") == Evidence.CHECKED for row in proved)
+    line = f"{checked} of {len(proved)} proofs confirmed by the independent checker"
+    if checked == len(proved):
+        return line
+    why = {row.get("uncertified") or "" for row in proved if row["evidence"] != Evidence.CHECKED}
+    said = "; ".join(sorted(why - {""}))
+    return f"{line}; the others are the prover's word" + (f": {said}" if said else "")
+
+
+def _stop_the_line(known: dict[int, dict[str, Any]]) -> None:
+    """A proof that the checker refuses means that one of the two is wrong."""
+    from qll.verify.verdict import Reason
+
+    refused: dict[str, list[int]] = {}
+    for i in sorted(known):
+        if known[i]["reason"] == Reason.REFUSED:
+            refused.setdefault(known[i].get("uncertified") or "not known", []).append(i)
+    for reason, numbers in refused.items():
+        typer.echo(
+            f"REFUSED: the checker does not confirm {len(numbers)} of the prover's answers (points "
+            f"{_listed(numbers)}): {reason}.\nOne of the two is wrong, so these count as unknown. "
+            "Fix: report it, with the network, the property and the points.",
+            err=True,
+        )
 
 
 def _warn(network: Any, arithmetic: str | None) -> None:

@@ -23,18 +23,18 @@ from qll.networks import Network
 from qll.networks import load as load_network
 from qll.property import Property
 from qll.regions import Region
-from qll.verify import clock
+from qll.verify import clock, evidence
 from qll.verify.backend import BACKENDS, Backend, Budget
 from qll.verify.condition import Array, substitute
 from qll.verify.query import Query
-from qll.verify.verdict import Reason, Status, Verdict
+from qll.verify.verdict import Evidence, Reason, Status, Verdict
 from qll.workers import Lost, Workers
 
 # Queries that go to a worker together: enough to share the attack's batch, few enough to balance.
 _CHUNK = 16
 
 # What a problem computes on first use and another one about the same network may take over.
-_READINGS = ("handle", "prop", "_forms", "reading")
+_READINGS = ("handle", "prop", "_forms", "reading", "_unasked")
 
 Labels = tuple[tuple[int, ...], ...]
 OnVerdict = Callable[[int, Verdict], None]
@@ -58,6 +58,7 @@ class Problem:
     seed: int = 0
     certified: bool = False
     certificates: Path | None = None
+    fast: bool = True  # without --certified: the prover's word is enough
     numbers: tuple[int, ...] | None = None  # of the points, where they are a part of others
     memory: float | None = None  # bytes for one process; by default a share of those that are free
     spent: float = 0.0  # seconds that reading the network took, of the first queries' time
@@ -238,10 +239,12 @@ class Problem:
         start, count = clock.now() - self.spent, len(indices)
         with limits.limited(deadline=start + self.timeout * count, now=clock.now):
             queries = [self.query(i) for i in indices]
+            proofs = self._told or (not self.fast and self._unasked is None)
             limits.check()
         share = (clock.now() - start) / count  # of reading and folding, which they have in common
-        proofs = self.certified or self.certificates is not None
-        budget = Budget(self.timeout - share, self.seed, proofs, memory=self.memory)
+        budget = Budget(
+            self.timeout - share, self.seed, proofs, welcome=not self._told, memory=self.memory
+        )
         verdicts = [
             replace(verdict, seconds=verdict.seconds + share)
             for verdict in _backend(self.backend).decide(queries, budget)
@@ -261,10 +264,27 @@ class Problem:
         if "y0" in self.prop.sources:
             notes.append("the outputs y0 at the data point were computed in float64")
         finished = []
+        # Checking is paid by all of them as well.
+        end = clock.now() + sum(max(0.0, self.timeout - v.seconds) for v in verdicts)
         for i, query, verdict in zip(indices, queries, verdicts, strict=True):
             named = replace(verdict, notes=(*verdict.notes, *notes)) if notes else verdict
-            finished.append(self._shaped(self._finish(i, query, named)))
+            start = clock.now()
+            found = self._finish(i, query, named, end)
+            found = replace(found, seconds=found.seconds + clock.now() - start)
+            finished.append(self._shaped(found))
         return finished
+
+    @property
+    def _told(self) -> bool:
+        """Whether certificates were asked for, whatever they cost."""
+        return self.certified or self.certificates is not None
+
+    @cached_property
+    def _unasked(self) -> str | None:
+        """Why the checker is not asked of its own accord."""
+        if not BACKENDS[self.backend].keeps_proofs:
+            return f"the backend {self.backend} keeps no proofs"
+        return evidence.beyond(self.handle) or evidence.obstacle(self.handle)
 
     def _shaped(self, verdict: Verdict) -> Verdict:
         """Provers work on flat vectors; whoever asked gave points of another shape."""
@@ -279,22 +299,29 @@ class Problem:
         if self.certificates is not None:
             write_claim(self.certificates, self)
 
-    def _finish(self, index: int, query: Query, verdict: Verdict) -> Verdict:
-        """Certificates, if they were asked for; the proof itself stays in this process."""
-        wanted = self.certified or self.certificates is not None
+    def _finish(self, index: int, query: Query, verdict: Verdict, end: float) -> Verdict:
+        """What the checker says to it, by ``end``, or where certificates were asked for, in as much
+        time again; the proof itself stays in this process."""
         # A vacuous verdict claims nothing of the network: there is nothing to certify.
-        if not wanted or not verdict.decided or verdict.vacuous:
+        if not verdict.decided or verdict.vacuous:
             return replace(verdict, proof=None)
+        if not self._told:
+            # Witnesses were replayed exactly, and what holds by construction was checked.
+            if self.fast or verdict.evidence is not Evidence.PROVER:
+                return replace(verdict, proof=None)
+            if self._unasked is not None:
+                return replace(verdict, proof=None, uncertified=self._unasked)
         from qll.verify import certificate
         from qll.verify.subject import Subject
 
         pattern = None if self.labels is None else self.labels[index]
         subject = Subject.of(self.prop, self.points[index], pattern)
-        confirmed, data = certificate.confirm(query, verdict, subject)
+        late = clock.now() + self.timeout if self._told else end
+        confirmed, data = certificate.confirm(
+            query, verdict, subject, strict=self.certified, stop=lambda: clock.now() > late
+        )
         if data is None:
-            # What was asked for and is not there must be said, whoever is believed.
-            plain = replace(verdict, proof=None, uncertified=confirmed.uncertified)
-            return confirmed if self.certified else plain
+            return confirmed
         name = ""
         if self.certificates is not None:
             number = f"{self.number(index):05d}"
@@ -407,6 +434,7 @@ def verify(
     jobs: int = 1,
     backend: str = "bab",
     cross_check: str | None = None,
+    fast: bool = False,
     certified: bool = False,
     certificates: str | Path | None = None,
     mean: Any = None,
@@ -422,8 +450,13 @@ def verify(
     or ``unknown`` with a reason. ``timeout`` is in seconds for each query, all that is done for it
     included: what rows have in common (reading the network, say) is paid by all of them. ``memory``
     is in GB for each process, by default half of what is free; beyond it the answer is ``unknown``.
-    ``mean``/``std`` are for networks that take normalised input. ``certified`` believes only what
-    the independent checker confirms; ``certificates`` names a folder to keep the evidence in.
+    ``mean``/``std`` are for networks that take normalised input.
+
+    The independent checker is asked to confirm every proof where that is cheap, and a proof that it
+    does not confirm is ``unknown``; `Verdict.evidence` says what a verdict rests on. ``fast`` takes
+    the prover's word; ``certified`` believes only what the checker confirms, at any cost;
+    ``certificates`` names a folder to keep the evidence in.
+
     ``arithmetic="float32"`` asks about every evaluation in float32, whatever the order of its sums;
     ``"real"`` about the real function alone. None is real, with witnesses that violate the property
     at run time too.
@@ -447,6 +480,7 @@ def verify(
         timeout=float(timeout),
         backend=backend,
         cross_check=cross_check,
+        fast=fast,
         certified=certified,
         certificates=None if certificates is None else Path(certificates),
         mean=mean,

@@ -22,12 +22,14 @@ BACKENDS: Registry[type[Backend]] = Registry("verifier backend", "qll.verify.bac
 @dataclass(frozen=True)
 class Budget:
     """``seconds`` for each query, by the ``clock`` (``wall``, or ``cpu`` on a busy machine);
-    ``proofs`` keeps what certificates are made of. ``memory``: bytes that may be taken, by default
+    ``proofs`` keeps what certificates are made of; ``welcome``: but not at the cost of a verdict.
+    ``memory``: bytes that may be taken, by default
     a share of those that are free."""
 
     seconds: float = 10.0
     seed: int = 0
     proofs: bool = False
+    welcome: bool = False
     clock: str = "wall"
     memory: float | None = None
 
@@ -36,6 +38,7 @@ class Backend(ABC):
     """``run`` answers; `decide` is what callers use, and believes no witness."""
 
     name: ClassVar[str]
+    keeps_proofs: ClassVar[bool] = False  # that a certificate can be made of
 
     def refuses(self, query: Query) -> str | None:
         """Why this backend cannot take the query, or None."""

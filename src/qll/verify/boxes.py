@@ -32,10 +32,12 @@ from qll.verify.verdict import Reason
 # Most boxes in one batch; fewer where one takes longer than BATCH_SECONDS: budgets must hold.
 BATCH = 256
 BATCH_SECONDS = 0.1
-# Open boxes, what is known of them and, for a certificate, the tree may take this much memory.
-# Depth first, open boxes take megabytes.
+# Open boxes and what is known of them may take this much memory (depth first they take megabytes),
+# and for a certificate the tree this much: a larger one is dropped.
 MOST_BYTES = 1 << 30
+MOST_TREE_BYTES = 1 << 28
 TREE_BYTES = 500  # a box
+LEAF_BYTES = 40  # of a proof by neurons, for each of them
 # Once this share of the time is gone, a box that CROWN leaves open is tried with optimised duals
 # and, for at most PATIENCE nodes, splits of neurons; after a failure its parts are halved WAIT
 # times before the next try. A try costs as much as hundreds of boxes, and most proofs are done
@@ -133,6 +135,7 @@ class Stack:
 
 class BoxProver:
     _rounding: Rounding | None = None
+    tells_freely = False
 
     def __init__(
         self, form: ReluForm, *, device: str = "cpu", compiled: bool = True, alone: float = ALONE
@@ -196,6 +199,7 @@ class _BoxRun:
         self.boxes = Boxes() if prover.keeps else None
         self.outcome.trace.boxes = self.boxes
         self.count = 1  # boxes so far
+        self.tree_bytes = 0  # of the proofs by neurons
         condition = query.exact_search
         self.rows, self.constant = -condition.outputs, -condition.constant
         self.inputs = None if condition.inputs is None else -condition.inputs
@@ -221,6 +225,12 @@ class _BoxRun:
     def form(self) -> ReluForm:
         return self.crown.form
 
+    def drop(self) -> None:
+        """A proof that nobody will write down need not be one that a checker can follow."""
+        if self.boxes is not None:
+            self.boxes = None
+            self.outcome.drop()
+
     def execute(self) -> Outcome:
         out = self.outcome
         neurons = 0 if self.dense is None else self.dense.neurons
@@ -231,8 +241,9 @@ class _BoxRun:
             if began > self.deadline:
                 out.reason, out.bound = Reason.TIME, stack.bound
                 return out
-            tree = 0 if self.boxes is None else TREE_BYTES * self.count
-            if stack.bytes + tree > MOST_BYTES:
+            if TREE_BYTES * self.count + self.tree_bytes > MOST_TREE_BYTES:
+                self.drop()
+            if stack.bytes > MOST_BYTES:
                 out.reason, out.bound = Reason.MEMORY, stack.bound
                 return out
             batch = stack.pop(size)
@@ -392,6 +403,10 @@ class _BoxRun:
                 self.branch_reach = _learn(self.branch_reach, -outcome.root, outcome.proved)
             if outcome.proved and self.boxes is not None:
                 self.boxes.finished[int(pool.place[row])] = (lower.copy(), upper.copy(), outcome)
+                leaves = len(outcome.leaves) + len(outcome.trace.tightened)
+                self.tree_bytes += leaves * LEAF_BYTES * finisher.chain.neurons
+                if outcome.dropped:
+                    self.drop()
             if clock.now() > self.deadline:
                 break
         return pool.take(keep)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -57,8 +57,14 @@ SUFFIX = ".qllcert"
 Path_: TypeAlias = list[Trail]
 
 
-def certify(query: Query, verdict: Verdict, subject: Subject | None = None) -> tuple[bytes, Answer]:
-    """The certificate of a decided verdict, and what the checker says to it.
+def certify(
+    query: Query,
+    verdict: Verdict,
+    subject: Subject | None = None,
+    *,
+    stop: Callable[[], bool] | None = None,
+) -> tuple[bytes, Answer]:
+    """The certificate of a decided verdict, and what the checker says to it, until ``stop``.
 
     A ``verified`` verdict needs the proof that `Budget(proofs=True)` keeps. Without a ``subject``
     the claim is about the query's own box and ground formula.
@@ -68,14 +74,14 @@ def certify(query: Query, verdict: Verdict, subject: Subject | None = None) -> t
     header = _header(query, verdict, subject)
     if verdict.status is Status.FALSIFIED:
         data = pack(header, {"x0": subject.x0, "witness": verdict.witness})
-        return data, audit(data, network)
+        return data, audit(data, network, stop=stop)
     writer = _writer(query, verdict)
     data, answer = b"", Answer("verified", False, "no precision is enough")
     for precision in PRECISIONS:
         arrays = {"x0": subject.x0, **writer.arrays(precision)}
         data = pack(replace(header, precision=precision), arrays)
-        answer = audit(data, network)
-        if answer.confirmed:
+        answer = audit(data, network, stop=stop)
+        if answer.confirmed or answer.beyond:
             break
     return data, answer
 
@@ -96,15 +102,24 @@ def pack(header: Header, arrays: dict[str, Any]) -> bytes:
 
 
 def confirm(
-    query: Query, verdict: Verdict, subject: Subject | None = None
+    query: Query,
+    verdict: Verdict,
+    subject: Subject | None = None,
+    *,
+    strict: bool = True,
+    stop: Callable[[], bool] | None = None,
 ) -> tuple[Verdict, bytes | None]:
-    """The verdict as far as the checker confirms it: otherwise ``unknown``, with its reason."""
+    """The verdict as far as the checker confirms it: otherwise ``unknown``, with its reason. What
+    could not be asked (there is no proof, no time, no room) is ``unknown`` only if ``strict``: it
+    says nothing against the prover's word, which then stands as that."""
     if not verdict.decided:
         return verdict, None
     try:
-        data, answer = certify(query, verdict, subject)
+        data, answer = certify(query, verdict, subject, stop=stop)
     except Unwritable as error:
-        data, answer = b"", Answer(str(verdict.status), False, str(error))
+        data, answer = b"", Answer(str(verdict.status), False, str(error), beyond=True)
+    if answer.beyond and not strict:
+        return replace(verdict, proof=None, uncertified=answer.reason), None
     if answer.confirmed:
         note = f"confirmed by the independent checker ({answer.reason})"
         # The checker rounds outward: the prover's margin no longer weakens the claim.
@@ -114,7 +129,8 @@ def confirm(
         )
     return (
         replace(
-            verdict, status=Status.UNKNOWN, reason=Reason.UNCONFIRMED, witness=None, proof=None,
+            verdict, status=Status.UNKNOWN, witness=None, proof=None,
+            reason=Reason.UNCONFIRMED if answer.beyond else Reason.REFUSED, detail=answer.reason,
             evidence=None, uncertified=answer.reason,
             notes=(*verdict.notes, f"was {verdict.status}, not confirmed: {answer.reason}"),
         ),
@@ -168,6 +184,8 @@ def _writer(query: Query, verdict: Verdict) -> _Writer:
     if verdict.proof is None:
         raise Unwritable("no proof was kept")
     prover, outcome = verdict.proof
+    if outcome.dropped:
+        raise Unwritable(outcome.dropped)
     writer = _Writer(query, prover.neurons_of(outcome))
     prover.tell(writer, query, outcome)
     return writer
@@ -207,7 +225,8 @@ class _Writer:
 
     def follow(self, query: Query, outcome: Outcome) -> None:
         chain, trace = self.chain, outcome.trace
-        assert chain is not None  # noqa: S101 - the caller has one
+        if chain is None:
+            raise Unwritable("a proof by neurons names no neurons")
         if self.loose is None:
             self.loose = self._real(trace.loose).astype(bool)
         by_layer: dict[int, list[tuple[int, int, Node]]] = {}

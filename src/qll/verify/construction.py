@@ -9,6 +9,7 @@ that, so the arithmetic is the checker's, which is exact, and its answer is the 
 
 from __future__ import annotations
 
+from qll import limits
 from qll.networks import Network
 from qll.verify.certificate import certify
 from qll.verify.condition import obligations
@@ -21,8 +22,20 @@ _MOST_WAYS = 256
 _NOTE = "holds at every input, by the last layer alone"
 
 
-def by_construction(query: Query) -> Verdict | None:
-    """``verified`` if the checker confirms it; None if the last layer does not say so."""
+def by_construction(
+    query: Query, known: dict[object, Verdict | None] | None = None
+) -> Verdict | None:
+    """``verified`` if the checker confirms it; None if the last layer does not say so. It says so
+    of every input, so that one of several queries to a network is asked for all regions: ``known``
+    is what was found of others."""
+    known = {} if known is None else known
+    key = (query.condition, query.tie_violates, bool(query.constraints))
+    if key not in known:
+        known[key] = _by_construction(query)
+    return known[key]
+
+
+def _by_construction(query: Query) -> Verdict | None:
     layers, condition = query.form.layers, query.search
     if not isinstance(query.network, Network):
         return None  # without its file there is nothing to check exactly
@@ -43,4 +56,5 @@ def by_construction(query: Query) -> Verdict | None:
         Status.VERIFIED, "construction", bound=0.0, proof=ByConstruction(), notes=(_NOTE,),
         evidence=Evidence.CHECKED,
     )  # fmt: skip
-    return verdict if certify(query, verdict)[1].confirmed else None
+    _, answer = certify(query, verdict, stop=lambda: limits.left() <= 0)
+    return verdict if answer.confirmed else None

@@ -4,7 +4,30 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
+from qll import limits
 from qll.audit.network import NotConfirmed, read_network
+from qll.audit.pace import paced
+from qll.networks.matrices import entries
+
+# Up to so many entries of the folded matrices (without zeros, and with them) the checker is asked
+# without being told to: it reads such a network in a second, and holds it in half a gigabyte.
+MOST_CHECKED, MOST_CHECKED_DENSE = 500_000, 1 << 25
+
+
+def beyond(network: Any) -> str | None:
+    """Why the checker is not asked of its own accord: the network is large."""
+    form = network.relu_form
+    blocks = [matrix for layer in form.layers for _, matrix in layer.terms]
+    stored = sum(int(np.count_nonzero(entries(matrix))) for matrix in blocks)
+    dense = sum(matrix.shape[0] * matrix.shape[1] for matrix in blocks)
+    if stored <= MOST_CHECKED and dense <= MOST_CHECKED_DENSE:
+        return None
+    return (
+        f"the network is large ({stored:,} weights in its matrices, more than {MOST_CHECKED:,}, or "
+        "many zeros between them): the checker is asked only with --certified or --certificate"
+    )
 
 
 def obstacle(network: Any, arithmetic: str | None = None) -> str | None:
@@ -12,7 +35,8 @@ def obstacle(network: Any, arithmetic: str | None = None) -> str | None:
     mean, std = (None, None) if network.normalisation is None else network.normalisation
     scales = (None if v is None else tuple(float(x) for x in v) for v in (mean, std))
     try:
-        read_network(network.source, *scales, arithmetic == "float32")
+        with paced(lambda: limits.left() <= 0):
+            _ = read_network(network.source, *scales, arithmetic == "float32").floats
     except NotConfirmed as error:
         layer = _layer(network.source)
         return str(error) if layer is None else f"{error} ({layer})"

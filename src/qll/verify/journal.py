@@ -156,4 +156,5 @@ def question(problem: Problem) -> dict[str, Any]:
         "certified": problem.certified,
         "arithmetic": problem.arithmetic,
         "count": len(problem),
+        **({} if problem.fast else {"checked": True}),
     }

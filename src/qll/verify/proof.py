@@ -83,6 +83,13 @@ class Outcome:
     stage: str = "root"
     leaves: list[Node] = field(default_factory=list)
     trace: Trace = field(default_factory=Trace)
+    dropped: str = ""  # why there is no proof to be written, though it was asked for
+
+    def drop(self) -> None:
+        """Forget a proof that has grown too large; the bounds stay proved."""
+        self.dropped = "the proof outgrew the memory that is set aside for it"
+        self.leaves.clear()
+        self.trace = Trace(self.trace.known, self.trace.cases)
 
     def close(self, node: Node, *, keep: bool) -> None:
         """A domain that is refuted; ``keep`` it for a certificate."""

@@ -52,6 +52,7 @@ class ChainProver:
     """Bounds and branch and bound for one network; one query at a time."""
 
     _rounding: Rounding | None = None
+    tells_freely = True  # a proof that can be written down costs no more than one that cannot
 
     def __init__(self, form: ReluForm, effort: Effort | None = None) -> None:
         from qll.kernels.simd import LANES, TILE
@@ -192,7 +193,9 @@ class _Run(Root):
             if out.nodes > self.most_nodes:
                 out.reason = Reason.NODES
                 return
-            if len(queue) + len(out.leaves) > self.most_kept:
+            if len(out.leaves) + len(out.trace.empty) > self.most_proof:
+                out.drop()
+            if len(queue) > self.most_kept:
                 out.reason = Reason.MEMORY
                 return
             if (rounds < 8 or rounds % 4 == 0) and self.hunt(queue, rounds):
@@ -216,7 +219,7 @@ class _Run(Root):
                 if node.is_empty:
                     continue
                 if node.bound > self.margin:
-                    out.close(node, keep=self.prover.keeps)
+                    out.close(node, keep=self.keeps)
                 else:
                     rest.append(node)
             for node in rest:

@@ -25,10 +25,11 @@ if TYPE_CHECKING:
 MARGIN = 1e-9
 # The float32 ascent stops above this share: its rounding, so that float64 will mostly agree.
 SINGLE_MARGIN = 2e-5
-# Open domains (and closed ones, where a certificate is wanted) may take this much memory, but no
-# more than this share of what is left to the query.
+# Open domains may take this much memory, but no more than this share of what is left to the query.
 MOST_BYTES = 1 << 30
 MOST_SHARE = 0.5
+# Closed domains, where a certificate is wanted, may take this much: a larger proof is dropped.
+MOST_PROOF_BYTES = 1 << 29
 
 
 class Root:
@@ -67,6 +68,7 @@ class Root:
         copies = prover.copies
         each = 29 * len(self.low) + 4 * query.lower.size + 4 * copies
         self.each = each
+        self.most_proof = MOST_PROOF_BYTES // each
         self.most_kept = max(64, min(MOST_BYTES, MOST_SHARE * limits.memory_limit()) // each)
 
     def first_bounds(self) -> tuple[Array, Array]:
@@ -86,6 +88,11 @@ class Root:
             part = self.chain.part(k)
             self.low[part] = np.maximum(self.low[part], self.chain.spread(k, low[k], -1.0))
             self.high[part] = np.minimum(self.high[part], self.chain.spread(k, high[k], -1.0))
+
+    @property
+    def keeps(self) -> bool:
+        """Whether the proof is still wanted."""
+        return self.prover.keeps and not self.outcome.dropped
 
     def out_of_time(self) -> bool:
         return clock.now() > self.deadline
@@ -226,11 +233,11 @@ class Root:
                 node.bound = float(bound)
         for node in live:
             if node.bound > self.margin:
-                self.outcome.close(node, keep=self.prover.keeps)
+                self.outcome.close(node, keep=self.keeps)
             else:
                 open_.append(node)
         return open_
 
     def note_empty(self, nodes: list[Node]) -> None:
-        if self.prover.keeps:
+        if self.keeps:
             self.outcome.trace.empty.extend(n for n in nodes if n.is_empty)

@@ -28,7 +28,8 @@ class Reason(StrEnum):
     SPLITS = "nothing left to split"
     UNSUPPORTED = "not supported by this backend"
     BACKEND = "the backend failed"
-    UNCONFIRMED = "not confirmed"
+    UNCONFIRMED = "not confirmed"  # the checker could not be asked, and only it is believed
+    REFUSED = "refused by the checker"  # prover or checker is wrong
 
 
 class Evidence(StrEnum):

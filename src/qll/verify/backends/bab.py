@@ -32,6 +32,8 @@ FIRST = Plan(starts=2, steps=12)
 SECOND = Plan(starts=8, steps=30, seed=1)
 # Both may take this share of the time: on a large network a search alone proves nothing.
 ATTACK_SHARE = 0.5
+# A proof is done once more, to be written down, if this many times what it took is left.
+AGAIN = 2.0
 # From the minimiser of a relaxed node: it is near where a violation would be.
 FROM_NODE = Plan(starts=0, steps=10, seed=2)
 # Linear programmes in a row, each on a neighbouring activation pattern.
@@ -49,6 +51,7 @@ class BranchAndBound(Backend):
     """Branch and bound with dual bounds."""
 
     name: ClassVar[str] = "bab"
+    keeps_proofs: ClassVar[bool] = True
     choose: Callable[[Query], Prover] | None = None  # which prover takes a query; for tests
 
     def run(self, queries: Sequence[Query], budget: Budget) -> list[Verdict]:
@@ -56,8 +59,9 @@ class BranchAndBound(Backend):
         network = SearchNetwork(queries[0].form)
         near: dict[int, Judgement] = {}
         with found.paid_by(found.open, "attack") as work:
+            built: dict[object, Verdict | None] = {}
             for i, query in enumerate(queries):
-                found.verdicts[i] = _trivial(query) or by_construction(query)
+                found.verdicts[i] = _trivial(query) or by_construction(query, built)
             for plan in (FIRST, SECOND):
                 if not (left := found.open):
                     break
@@ -71,12 +75,15 @@ class BranchAndBound(Backend):
             if found.verdicts[i] is None and keys[i] not in provers:
                 with found.paid_by([k for k in found.open if keys[k] == keys[i]], "root"):
                     provers[keys[i]] = prover = (self.choose or choose_prover)(query)
-                    prover.keeps = budget.proofs
+                    # Boxes that a checker can follow are more: first the verdict, then the proof.
+                    prover.keeps = budget.proofs and (prover.tells_freely or not budget.welcome)
             if found.verdicts[i] is None:
                 prover = provers[keys[i]]
                 prover.prepare()
                 with found.paid_by([i], "root") as work:
-                    verdict = self._prove(prover, network, query, work.deadline, near.get(i))
+                    verdict = self._prove(
+                        prover, network, query, work.deadline, near.get(i), proofs=budget.proofs
+                    )
                     found.verdicts[i] = verdict if budget.proofs else replace(verdict, proof=None)
         return found.finished()
 
@@ -99,6 +106,8 @@ class BranchAndBound(Backend):
         query: Query,
         deadline: float,
         near: Judgement | None,
+        *,
+        proofs: bool,
     ) -> Verdict:
         ties = [] if near is None else [near]
 
@@ -133,7 +142,10 @@ class BranchAndBound(Backend):
                 )
             return point if worth(point, value) else None
 
+        start = clock.now()
         outcome = prover.prove(query, deadline, search)
+        if outcome.proved and proofs and not prover.keeps:
+            outcome = _again(prover, query, outcome, start, deadline)
         return replace(_as_verdict(outcome, ties), proof=(prover, outcome))
 
 
@@ -198,6 +210,24 @@ def choose_prover(query: Query) -> Prover:
     if available() and fits_kernels(form) and query.search.inputs is None:
         return ChainProver(form)
     return GraphProver(form)
+
+
+def _again(
+    prover: Prover, query: Query, outcome: Outcome, start: float, deadline: float
+) -> Outcome:
+    """The same, proved such that it can be written down, where there is time for that."""
+    now = clock.now()
+    outcome.dropped = "there was no time left for a proof that the checker can follow"
+    if deadline - now < AGAIN * (now - start):
+        return outcome
+    prover.keeps = True
+    try:
+        told = prover.prove(query, deadline, lambda *_: None)
+    except (limits.OutOfTime, limits.OutOfMemory):
+        return outcome
+    finally:
+        prover.keeps = False
+    return told if told.proved else outcome
 
 
 def _as_verdict(outcome: Outcome, ties: list[Judgement]) -> Verdict:
