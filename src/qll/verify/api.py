@@ -284,7 +284,7 @@ class Problem:
         """Why the checker is not asked of its own accord."""
         if not BACKENDS[self.backend].keeps_proofs:
             return f"the backend {self.backend} keeps no proofs"
-        return evidence.beyond(self.handle) or evidence.obstacle(self.handle)
+        return evidence.beyond(self.handle) or evidence.obstacle(self.handle, self.arithmetic)
 
     def _shaped(self, verdict: Verdict) -> Verdict:
         """Provers work on flat vectors; whoever asked gave points of another shape."""
