@@ -41,7 +41,7 @@ _FLAGS = ("avx512f", "avx2", "fma", "neon", "asimd")
 
 @dataclass(frozen=True)
 class Finding:
-    """``state`` is ok, missing (an option one can do without) or wrong."""
+    """``state`` is ok, missing (an option one can do without), note (worth knowing) or wrong."""
 
     topic: str
     said: str

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+if TYPE_CHECKING:
+    from qll.doctor import Finding
+
 EXIT_WRONG = 1
-_MARKS = {"ok": "ok     ", "missing": "missing", "wrong": "WRONG  "}
+_MARKS = {"ok": "ok     ", "missing": "missing", "note": "note   ", "wrong": "WRONG  "}
 
 
 def doctor(
@@ -22,13 +26,19 @@ def doctor(
 
     Example: qll doctor
     """
+    from qll.doctor import examine
+
+    report(examine(self_test=self_test), out)
+
+
+def report(findings: Iterable[Finding], out: Path | None) -> None:
+    """One line each as they come; exit code 1 if anything is wrong."""
     from dataclasses import asdict
 
-    from qll.doctor import examine
     from qll.files import write_json
 
     found = []
-    for item in examine(self_test=self_test):
+    for item in findings:
         found.append(item)
         typer.echo(f"{_MARKS[item.state]}  {item.topic:<17}  {item.said}")
         if item.fix and item.state != "ok":

@@ -1,0 +1,184 @@
+"""A rule, a network and data looked at before any work is done: what would go wrong, and what to
+expect.
+
+Everything is found by doing a little of the real work: the rule is read for this network, judged
+at clean data points, and a few regions are decided for real.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from qll.data import DataSet
+from qll.doctor import Finding
+from qll.errors import QllError
+from qll.metrics import vacuous_labels
+from qll.networks import Network
+from qll.networks import load as load_network
+from qll.properties import load_fitting
+from qll.property import Property
+from qll.regions import Region
+
+_POINTS = 1000  # data points at which the rule is judged
+_TRIED = 3  # regions decided, with so many seconds for each
+_SECONDS = 3.0
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is looked at: the rule by name or path, and whatever else is there."""
+
+    rule: str | Path
+    network: Path | None = None
+    data: DataSet | None = None
+    parameters: dict[str, float] | None = None
+
+
+def examine(subject: Subject) -> Iterator[Finding]:
+    """Findings, one after the other; after a wrong one, only what does not depend on it."""
+    network: Network | None = None
+    if subject.network is not None:
+        try:
+            network = load_network(subject.network)
+            yield _size(network)
+        except QllError as error:
+            yield _wrong("network", error)
+    try:
+        prop = _property(subject, network)
+    except QllError as error:
+        yield _wrong("rule", error)
+        return
+    yield from _rule(prop)
+    if network is not None:
+        yield _certifiable(network)
+    if subject.data is not None:
+        yield from _data(prop, network, subject.data)
+
+
+def _property(subject: Subject, network: Network | None) -> Property:
+    from qll.properties import load
+
+    given = subject.parameters or {}
+    if subject.data is not None and subject.data.schema is not None:
+        return load_fitting(subject.rule, subject.data.schema, **given)
+    if network is not None:
+        return load_fitting(subject.rule, network.output_size, **given)
+    return load(subject.rule).with_parameters(**given)
+
+
+def _wrong(topic: str, error: QllError) -> Finding:
+    said, _, fix = str(error).partition("\nFix: ")
+    return Finding(topic, said.replace("\n", " "), "wrong", fix)
+
+
+def _size(network: Network) -> Finding:
+    shape = " x ".join(map(str, network.input_shape))
+    counted = len(network.graph.nodes)
+    return Finding("network", f"{shape} inputs, {network.output_size} outputs, {counted} layers")
+
+
+def _rule(prop: Property) -> Iterator[Finding]:
+    points = [binder.point for binder in prop.binders]
+    about = "two points" if "x2" in points else "one point"
+    where = "around data points" if _is_local(prop) else "of the whole region, without data"
+    spoken = ", ".join(sorted(prop.sources | ({"label"} if prop.uses_labels else set())))
+    yield Finding("rule", f"{prop.name}: {about}, {where}; it speaks of {spoken}")
+    for note in prop.notes:
+        yield Finding("rule", note, "note")
+
+
+def _is_local(prop: Property) -> bool:
+    """Whether the region or the formula needs a data point."""
+    text = prop.show()
+    return prop.uses_labels or "x0" in text or "y0" in text
+
+
+def _certifiable(network: Network) -> Finding:
+    from qll.verify.evidence import obstacle
+
+    found = obstacle(network)
+    if found is None:
+        return Finding("certificate", "every verdict can be confirmed by the checker")
+    return Finding("certificate", f"the checker does not read this network: {found}", "note",
+                   "verdicts are then the prover's word")  # fmt: skip
+
+
+def _data(prop: Property, network: Network | None, data: DataSet) -> Iterator[Finding]:
+    x, labels = data.test.batch(slice(0, _POINTS))
+    own = labels if prop.uses_labels else None
+    yield Finding("data", f"{len(data.train)} training and {len(data.test)} test points")
+    if own is not None:
+        outputs = network.output_size if network is not None else prop.specification.outputs
+        empty = vacuous_labels(prop, own, outputs or 0, tuple(x.shape[1:]))
+        if bool(empty.all()):
+            yield Finding(
+                "premise",
+                f"false at each of {len(x)} data points, whatever the network computes",
+                "wrong",
+                "see which classes the rule names: nothing of these data is asked",
+            )
+        elif bool(empty.any()):
+            said = f"false at {int(empty.sum())} of {len(x)} data points: they are counted apart"
+            yield Finding("premise", said, "note")
+    yield from _radius(prop, x)
+    if network is not None:
+        yield from _judged(prop, network, x, own)
+        yield from _tried(prop, network, x, own, len(data.test))
+
+
+def _radius(prop: Property, x: Tensor) -> Iterator[Finding]:
+    """Epsilon against the spread of the data."""
+    try:
+        region = Region.of(prop, x[:100])
+    except QllError:
+        return
+    width = (region.upper - region.lower).flatten(1).amax(0)
+    spread = x.flatten(1).std(0)
+    moved = width > 0
+    if not bool(moved.any()):
+        yield Finding("region", "a single point: nothing in it may move", "note")
+        return
+    held = spread[moved & (spread > 0)]
+    if len(held):
+        ratio = float((width[moved & (spread > 0)] / held).median())
+        said = f"{int(moved.sum())} of {len(moved)} inputs move, by {ratio:.2g} deviations (median)"
+        yield Finding("region", said, "note" if ratio > 8 else "ok")
+
+
+def _judged(
+    prop: Property, network: Network, x: Tensor, labels: Tensor | None
+) -> Iterator[Finding]:
+    if prop.sources & {"x2", "y2"}:
+        return
+    y = torch.from_numpy(network.runtime(x.numpy())).to(x.dtype)
+    points = {"x": x, "x0": x, "y0": y}
+    margins = prop.margin(y, labels=labels, **{k: points[k] for k in prop.sources & set(points)})
+    broken = int((margins < 0).sum())
+    if broken:
+        said = f"broken at {broken} of {len(x)} data points as they are: no proof is possible there"
+        yield Finding(
+            "clean data", said, "note", "train on the rule, or see whether it is meant so"
+        )
+    else:
+        yield Finding("clean data", f"obeyed at all {len(x)} data points as they are")
+
+
+def _tried(
+    prop: Property, network: Network, x: Tensor, labels: Tensor | None, total: int
+) -> Iterator[Finding]:
+    from qll.verify.api import verify
+
+    own = None if labels is None else labels[:_TRIED]
+    try:
+        found = verify(prop, network, x[:_TRIED], own, timeout=_SECONDS)
+    except QllError as error:
+        yield _wrong("proof", error)
+        return
+    each = sum(verdict.seconds for verdict in found) / max(1, len(found))
+    said = ", ".join(str(verdict) for verdict in found)
+    yield Finding("proof", f"{said}; about {each * total:.0f} s for all {total:,} test points")
