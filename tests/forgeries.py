@@ -266,6 +266,14 @@ def several_boxes(claim: False_, rng: Any) -> Iterator[Proof]:
             yield draft.finish()
 
 
+def gaps(claim: False_, rng: Any) -> Iterator[Proof]:
+    """Boxes that are cut at whole numbers, whether or not inputs are, and numbers left out."""
+    for gap in (1, 2):
+        draft = Draft(claim, rng)
+        boxes(draft, draft.root(), 5, "nothing", gap)
+        yield draft.finish()
+
+
 def opened(claim: False_, rng: Any) -> Iterator[Proof]:
     """CROWN's bounds after splits, whose signs are then no longer known."""
     for splits in (0, 1, 2):
@@ -350,7 +358,8 @@ FAMILIES = {
     "stable splits": stable_splits, "one side": one_side, "one half": one_half,
     "skipped cases": skipped_cases, "weights": weights, "multipliers": multipliers,
     "tightened": tightened, "groups": groups, "lost copies": lost_copies, "opened": opened,
-    "several boxes": several_boxes, "random trees": random_trees, "odd nodes": odd_nodes,
+    "several boxes": several_boxes, "gaps": gaps, "random trees": random_trees,
+    "odd nodes": odd_nodes,
 }  # fmt: skip
 
 

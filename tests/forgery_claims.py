@@ -13,16 +13,16 @@ from typing import Any
 
 import numpy as np
 import onnx
-from audit_cases import hashes
 from onnx import TensorProto, helper, numpy_helper
 
 from qll.audit.bounds import Bounder
-from qll.audit.claim import Claim
+from qll.audit.claim import Claim, Goal
 from qll.audit.layout import FORMAT, Header, digest
 from qll.audit.network import Network, NotConfirmed, read_network
 from qll.errors import QllError
+from qll.formula.asked import ask
 from qll.formula.parse import parse_specification
-from qll.formula.question import canonical
+from qll.formula.question import canonical, question
 from qll.formula.rewrite import Shape
 
 Layers = list[tuple[Any, Any]]
@@ -122,11 +122,12 @@ class False_:
 
     @cached_property
     def network(self) -> Network:
-        return read_network(self.model, None, None)
+        """Of the variables: of both points, where there are two."""
+        return self.read.network
 
     @cached_property
     def shape(self) -> Shape:
-        return Shape(self.network.widths[-1], self.network.input_shape)
+        return Shape(len(self.layers[-1][1]), (len(self.layers[0][0][0]),))
 
     @cached_property
     def header(self) -> dict[str, Any]:
@@ -134,13 +135,34 @@ class False_:
             "format": FORMAT, "verdict": "verified", "network": digest(self.model), "mean": None,
             "std": None, "text": self.text, "labels": self.labels, "precision": 32,
             "tie_violates": self.tie_violates,
-            **hashes(self.text, self.labels, self.shape, self.lower, self.upper),
+            **self.hashes,
         }  # fmt: skip
 
     @cached_property
-    def claim(self) -> Claim:
+    def hashes(self) -> dict[str, str]:
+        """What the text says, once it is in normal form."""
+        asked = question(self.text, self.labels, self.shape)
+        x0 = np.asarray(self.x0).tolist()
+        cases = ask(asked, len(x0), self.shape.outputs, {"x0": x0}).folded(
+            tie_violates=self.tie_violates
+        )
+        ends = [np.array(side).tobytes() for case in cases for side in (case.lower, case.upper)]
+        formula = repr((asked.form, asked.constraints)).encode()
+        return {"ground": digest(formula), "region": digest(*ends)}
+
+    @cached_property
+    def read(self) -> Claim:
         """As the checker reads it: an attacker may use what is published."""
-        return Claim(Header(**self.header), self.x0, self.network)
+        return Claim(Header(**self.header), self.x0, read_network(self.model, None, None))
+
+    @cached_property
+    def claim(self) -> Goal:
+        return self.read.goals[0]
+
+    @cached_property
+    def entries(self) -> Vector:
+        """The witness as all entries of x, and of x2."""
+        return [self.witness[k] for k in self.read.asked.ties.home]
 
     @property
     def neurons(self) -> int:
@@ -248,6 +270,7 @@ def false_claim(rng: Any) -> False_ | None:
     """A random one; None if no point was found that violates it, or it is no claim: vacuous, or of
     numbers that the checker does not take."""
     makers = [large_claim, bounded_claim, turning_claim, curved_claim, plain_claim]
+    makers += [integer_claim, pair_claim]
     make = makers[int(rng.choice(5, p=[0.15, 0.1, 0.05, 0.2, 0.5]))]
     return checked(make(rng))
 
@@ -309,6 +332,54 @@ def plain_claim(rng: Any, layers: Layers | None = None, bent: Sequence[str] = ()
         others = [f"({body})", "(y[0] <= 1e6)"]
         body = " and ".join(others if rng.random() < 0.5 else reversed(others))
     return False_(layers, canonical_of(region, body), x0, lower, upper, x, tie, bent=bent)
+
+
+def integer_claim(rng: Any) -> False_ | None:
+    """Of whole numbers only, with a premise on one of them; false at one of them."""
+    layers = random_layers(rng)
+    inputs = len(layers[0][0][0])
+    lower = rng.integers(-3, 2, inputs).astype(float)
+    upper = lower + rng.integers(1, 4, inputs)
+    points = list(itertools.product(*(range(int(a), int(b) + 1) for a, b in zip(lower, upper))))
+    x = [Fraction(v) for v in points[int(rng.integers(len(points)))]]
+    value, tie = evaluate(layers, x)[0], bool(rng.random() < 0.3)
+    least, violated = threshold(value, float(rng.choice(GAPS)), tie)
+    if not violated:
+        return None
+    # Shrunk and widened ends mean the same integers.
+    slack = float(rng.choice([0.0, 0.25, 0.75]))
+    region = f"box({(lower - slack).tolist()}, {(upper + slack).tolist()}) and integer(x)"
+    body = f"y[0] <= {least!r}"
+    if rng.random() < 0.4:
+        body = f"x[0] >= {float(x[0]) - 0.5!r} -> {body}"
+    zero = np.zeros(inputs)
+    return False_(layers, canonical_of(region, body), zero, lower, upper, x, tie)
+
+
+def pair_claim(rng: Any) -> False_ | None:
+    """Of two points that differ in the first input: false by what the network itself does."""
+    layers = random_layers(rng)
+    inputs = len(layers[0][0][0])
+    lower, upper = rng.integers(-4, 1, inputs) / 4, rng.integers(1, 5, inputs) / 4
+    points = [x for x in points_of(lower, upper, rng) if all(float(v) == v for v in x)]
+    best: Any = None
+    for x in points:
+        for first in (Fraction(float(lower[0])), Fraction(float(upper[0])), points[0][0]):
+            moved = [first, *x[1:]]
+            rise = evaluate(layers, moved)[0] - evaluate(layers, x)[0]
+            if best is None or rise > best[0]:
+                best = rise, [*x, first]
+    tie = bool(rng.random() < 0.3)
+    least, violated = threshold(best[0], float(rng.choice(GAPS)), tie)
+    if not violated:
+        return None
+    box = f"box({lower.tolist()}, {upper.tolist()})"
+    same = "" if inputs == 1 else " and (forall i in inputs where i != 0: x2[i] == x[i])"
+    text = canonical(
+        parse_specification(f"forall x in {box}, x2 in {box}{same}: y2[0] - y[0] <= {least!r}")
+    )
+    ends = [np.append(side, side[0]) for side in (lower, upper)]
+    return False_(layers, text, np.zeros(inputs), *ends, best[1], tie)
 
 
 def large_claim(rng: Any) -> False_ | None:

@@ -152,29 +152,33 @@ def closed(claim: False_, domain: Domain) -> bool:
     return all(part is None or closed(claim, part) for part in parts)
 
 
-def halves(domain: Domain, at: int) -> tuple[Domain, Domain]:
+def halves(domain: Domain, at: int, gap: int = 0) -> tuple[Domain, Domain]:
+    """With a ``gap`` the left one ends at a whole number, the right one begins that much later."""
     lower, upper = domain.box
     left, right = upper.copy(), lower.copy()
     left[at] = right[at] = (lower + (upper - lower) / 2)[at]
+    if gap:
+        left[at] = np.floor(left[at])
+        right[at] = left[at] + gap
     return (
         Domain((lower, left), domain.atoms, domain.waiting),
         Domain((right, upper), domain.atoms, domain.waiting),
     )
 
 
-def boxes(draft: Draft, domain: Domain, depth: int, gadget: str) -> None:
+def boxes(draft: Draft, domain: Domain, depth: int, gadget: str, gap: int = 0) -> None:
     """An honest tree of halved boxes; what is not provable in the end is closed by a trick."""
     if closed(draft.claim, domain):
         draft.cases(domain, CROWN, weights=1.0)
         return
     wide = domain.box[1] - domain.box[0]
-    if depth == 0 or not wide.any():
+    if depth == 0 or not (wide > 0).any():
         trick(draft, domain, gadget)
         return
     at = int(wide.argmax())
     draft.node(HALVE, at)
-    for half in halves(domain, at):
-        boxes(draft, half, depth - 1, gadget)
+    for half in halves(domain, at, gap or int(draft.claim.claim.integers[at])):
+        boxes(draft, half, depth - 1, gadget, gap)
 
 
 def trick(draft: Draft, domain: Domain, gadget: str) -> None:

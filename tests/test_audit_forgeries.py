@@ -27,8 +27,10 @@ from forgery_claims import (
     curved_claim,
     evaluate,
     false_claim,
+    integer_claim,
     large_claim,
     largest,
+    pair_claim,
     plain_claim,
     random_layers,
     turning_claim,
@@ -79,11 +81,13 @@ def test_the_claims_are_false_beyond_doubt() -> None:
     for claim in found:
         ends = zip(claim.lower, claim.witness, claim.upper, strict=True)
         assert all(Fraction(float(a)) <= x <= Fraction(float(b)) for a, x, b in ends)
-        y = evaluate(claim.layers, claim.witness, claim.bent)
+        size = len(claim.x0)
+        points = [claim.entries[at : at + size] for at in range(0, len(claim.entries), size)]
+        y = [v for x in points for v in evaluate(claim.layers, x, claim.bent)]
         if claim.network.is_exact:
             assert y == claim.network.exact(claim.witness)
         if all(float(x) == x for x in claim.witness):  # then the checker can say so itself
-            arrays = {"x0": claim.x0, "witness": np.array([float(x) for x in claim.witness])}
+            arrays = {"x0": claim.x0, "witness": np.array([float(x) for x in claim.entries])}
             header = {**claim.header, "verdict": "falsified"}
             answer = audit(seal(header, arrays), claim.model)
             assert answer.confirmed, (answer, claim.text)
@@ -245,8 +249,18 @@ HOLES: dict[str, list[Change]] = {
         ("check.py", "(bound > 0).all()", "(bound > -1e-100).all()"),
     ],
     "a witness outside": [
-        ("claim.py", 'require(inside, "the witness lies outside the region")', ""),
-        ("claim.py", "require(self._allows(witness)", "require(True"),
+        ("claim.py", 'require(bool(inside), "the witness lies outside the region")', ""),
+        ("claim.py", "require(self._allows(point)", "require(True"),
+    ],
+    "integers that are cut": [
+        ("check.py", "right[argument] = left[argument] + 1",
+         "right[argument] = left[argument] + 2"),
+    ],
+    "halves between integers": [
+        ("check.py", "if self.claim.integers[argument]:", "if True:"),
+    ],
+    "a second point that is the first": [
+        ("product.py", "home[number * inputs :]", "home"),
     ],
     "a tie that counts": [
         ("claim.py", "return value >= 0 if self.tie_violates else value > 0", "return value >= 0"),
@@ -269,7 +283,9 @@ HINTS: dict[str, str] = {
     "no slack for rounding": "several boxes", "a chord that is too low": "several boxes",
     "bounds of neurons that are too good": "tightened", "leaves without weight": "weights",
     "copies of inputs that need not agree": "random trees", "a witness outside": "witnesses",
-    "a tie that counts": "witnesses",
+    "a tie that counts": "witnesses", "integers that are cut": "gaps",
+    "halves between integers": "gaps",
+    "a second point that is the first": "several boxes",
 }  # fmt: skip
 
 
@@ -277,7 +293,10 @@ MAKERS = {
     "what a line leaves of a curve": curved_claim, "curves split at 0": curved_claim,
     "ends of a curve that turns": turning_claim, "ties in a combination": bounded_claim,
     "activations that may be negative in a combination": bounded_claim,
-    "no slack for rounding": large_claim, "slopes beyond 1": plain_claim,
+    "integers that are cut": integer_claim, "a second point that is the first": pair_claim,
+    "halves between integers": plain_claim,
+    "inputs in a combination": plain_claim, "no slack for rounding": large_claim,
+    "slopes beyond 1": plain_claim,
 }  # fmt: skip
 
 

@@ -73,7 +73,7 @@ def test_every_argument_is_known_and_explained(name: str) -> None:
 def test_help_on_a_package_that_is_a_verb() -> None:
     shown = textwrap.dedent(qll.verify.__doc__)
     assert shown.startswith("Prove or refute ``prop`` around every row")
-    assert "    *,\n    timeout: float = 10.0,\n" in shown and ") -> list[Verdict]" in shown
+    assert "    timeout: float = 10.0,\n" in shown and ") -> list[Verdict]" in shown
     assert "backend: str = 'bab'," in shown and "certificates" in shown
 
 

@@ -14,10 +14,11 @@ from verify_cases import FormNetwork, chain, random_condition, random_network
 
 from qll.errors import FormulaError, InputError
 from qll.formula.hard import Max, Min, affine
+from qll.formula.normal import substitute
 from qll.networks import load
 from qll.networks.relu_form import Layer, ReluForm
 from qll.verify.backend import BACKENDS, Backend, Budget
-from qll.verify.condition import compile_condition, obligations, substitute
+from qll.verify.condition import compile_condition, obligations
 from qll.verify.judge import Worth, judge
 from qll.verify.query import Query
 from qll.verify.verdict import Reason, Status, Verdict

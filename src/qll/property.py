@@ -32,6 +32,7 @@ from qll.formula.nodes import (
     PointBinder,
     Specification,
 )
+from qll.formula.question import is_closed
 from qll.formula.rewrite import Grounder, Shape
 from qll.formula.scale import Scales, rescaled
 from qll.formula.show import Style, show_specification
@@ -121,6 +122,11 @@ class Property:
     @property
     def uses_labels(self) -> bool:
         return self._facts()[1]
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it depends on no data point: neither x0 nor y0 nor labels are in it."""
+        return is_closed(self.specification)
 
     @property
     def notes(self) -> tuple[str, ...]:

@@ -146,7 +146,7 @@ def search_box(prop: Property, region: Region, *, own: bool) -> SearchBox:
     """The box of ``x``; ``own``: the region is the property's own around ``x0``, not a part of it.
     The valid range is kept apart where it is a pair of numbers around a ball."""
     whole = SearchBox(region.lower, region.upper, (-math.inf, math.inf))
-    if not own:
+    if not own or region.folded:
         return whole
     grounder = Grounder(prop.specification, prop.values, Shape(1))
     radius, low, high = math.inf, -math.inf, math.inf

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from qll.audit.bounds import Bounder, Groups
-from qll.audit.claim import Claim, Tree
+from qll.audit.claim import Claim, Goal, Tree
 from qll.audit.exact import ONE, affine
 from qll.audit.expected import Expected
 from qll.audit.float32 import Errors
@@ -42,6 +42,7 @@ from qll.audit.layout import (
     Header,
     digest,
     fit,
+    part,
     unpack,
 )
 from qll.audit.network import Array, Network, NotConfirmed, read_network, require
@@ -87,7 +88,7 @@ class Domain:
 class Proof:
     """One certificate's arrays, read from front to back while the tree is walked."""
 
-    def __init__(self, claim: Claim, network: Network, arrays: dict[str, Any]) -> None:
+    def __init__(self, claim: Goal, network: Network, arrays: dict[str, Any]) -> None:
         self.claim, self.arrays, self.used = claim, arrays, dict.fromkeys(arrays, 0)
         tables = (arrays[name].tobytes() for name in ("group_neurons", "group_inputs"))
         self.groups = _groups(network, int(arrays["groups"][0]), *tables)
@@ -151,6 +152,10 @@ class Proof:
                 require(kind == HALVE, "the proof is cut")
                 (lower, upper), (right, left) = domain.box, (t.copy() for t in domain.box)
                 left[argument] = right[argument] = (lower + (upper - lower) / 2)[argument]
+                if self.claim.integers[argument]:  # below or from the next whole number on
+                    left[argument] = np.floor(left[argument])
+                    right[argument] = left[argument] + 1
+                    require(left[argument] < upper[argument], "an integer that is halved")
                 for box in ((right, upper), (lower, left)):  # bounds were of the whole: start anew
                     stack.append(Domain(box, domain.atoms, domain.waiting))
         for kind in [kind for kind, leaves in self.leaves.items() if leaves]:
@@ -284,15 +289,19 @@ def _audit(data: bytes, network: bytes, claim: Expected | None) -> Answer:
         reading = True
         chain = read_network(network, header.mean, header.std, single)
         reading = False
-        found = fit(arrays, chain.widths, header.precision)
+        x0 = arrays["x0"].astype(np.float64)
+        require(x0.size == chain.widths[0] and np.isfinite(x0).all(), "x0 of another length")
         with np.errstate(all="ignore"):
-            said, proof = _state(header, found, chain)
+            said, asked = _state(header, x0, chain)
+            found = _fit(arrays, header, asked, x0.size)
             if claim is not None:
                 claim.compare(said)
             if verdict == "falsified":
-                proof.replay(found["witness"])
+                asked.replay(found[0]["witness"])
             else:
-                Proof(proof, chain, found).run()
+                require(len(found) == len(asked.goals), "another number of cases")
+                for goal, given in zip(asked.goals, found, strict=True):
+                    Proof(goal, asked.network, given).run()
     except (NotConfirmed, QllError) as error:
         beyond = reading or isinstance(error, Beyond)
         return Answer(verdict, False, getattr(error, "what", str(error)), said, beyond)
@@ -301,8 +310,15 @@ def _audit(data: bytes, network: bytes, claim: Expected | None) -> Answer:
     return Answer(verdict, True, "proved" if verdict == "verified" else "replayed", said)
 
 
-def _state(header: Header, arrays: dict[str, Any], network: Network) -> tuple[Statement, Claim]:
-    found, shape = Claim(header, arrays["x0"], network), network.input_shape
-    region = found.lower, found.upper
-    whole = Statement(header, arrays["x0"], shape, found.widths[-1], region, found.inhabited)
+def _fit(arrays: dict[str, Any], header: Header, claim: Claim, data: int) -> list[dict[str, Any]]:
+    """The arrays of each case."""
+    entries = len(claim.asked.ties.home)
+    count = sum(name.partition(".")[0] == "kinds" for name in arrays)
+    sizes = claim.network.widths, header.precision, data, entries
+    return [fit(part(arrays, k), *sizes) for k in range(max(count, 1))]
+
+
+def _state(header: Header, x0: Array, network: Network) -> tuple[Statement, Claim]:
+    found, shape = Claim(header, x0, network), network.input_shape
+    whole = Statement(header, x0, shape, network.widths[-1], found.region, found.inhabited)
     return whole, found

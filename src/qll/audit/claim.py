@@ -1,4 +1,4 @@
-"""From a certificate to what has to be proved: a box, and a tree of linear atoms.
+"""From a certificate to what has to be proved: boxes, and for each a tree of linear atoms.
 
 The property's text is read by `qll.formula`, so that the claim rests on the text alone, which must
 be the canonical one; hashes say that the prover meant the same box and formula. A claim that holds
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from fractions import Fraction
+from functools import cached_property
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -18,6 +19,8 @@ from qll.audit.exact import affine
 from qll.audit.float32 import Errors, beyond
 from qll.audit.layout import Header, digest
 from qll.audit.network import Array, Network, require
+from qll.audit.product import product
+from qll.formula.asked import ask
 from qll.formula.hard import Affine, HardForm, Max, is_usable, negated, sources
 from qll.formula.question import question
 from qll.formula.rewrite import Shape
@@ -27,37 +30,122 @@ Tree: TypeAlias = "bool | int | tuple[str, tuple[Tree, ...]]"
 
 
 class Claim:
+    """What the text asks at the data point: cases, each a `Goal` to be proved, and the ``whole``,
+    against which a witness is replayed. Vacuous cases claim nothing."""
+
+    def __init__(self, header: Header, x0: Array, network: Network) -> None:
+        shape, inputs = network.input_shape, network.widths[0]
+        asked = question(header.text, header.labels, Shape(network.widths[-1], shape))
+        form, constraints = asked.form, asked.constraints
+        formula = repr((form, constraints)).encode()
+        require(header.ground == digest(formula), "another formula")
+        radii = [radius for place in asked.places for radius in place.radii]
+        require(min(radii, default=0.0) >= 0.0, "a radius that is negative")
+        given = "y0" in sources(Max((form, *constraints)))
+        single = header.arithmetic == "float32"
+        require(not (given and single), "outputs at the data point, in float32")
+        x, outputs = x0.tolist(), network.widths[-1]
+        values = {"x0": x, "y0": network.exact(x) if given else []}
+        require(_exists(Max((form, *constraints)), inputs, outputs), "an entry does not exist")
+        found = self.asked = ask(asked, inputs, outputs, values)
+        ends = [np.array(side) for side in (found.lower, found.upper)]
+        require(np.isfinite(ends[1] - ends[0]).all(), "no bounded region")
+        require((ends[0] <= ends[1]).all(), "vacuous: the region is empty")
+        self.network = network
+        if found.points > 1 or not found.ties.is_trivial:
+            self.network = product([network] * found.points, found.ties.home, found.ties.count)
+        self.integers = np.zeros(found.ties.count, bool)
+        self.integers[:] = found.integers or False
+        tie = header.tie_violates
+        cases = found.folded(tie_violates=tie)
+        reason = "vacuous: it holds in all of the region, whatever the network computes"
+        require(bool(cases), reason)
+        boxes = [(np.array(case.lower), np.array(case.upper)) for case in cases]
+        said = digest(*(side.tobytes() for box in boxes for side in box))
+        require(header.region == said, "another region")
+        goals = [
+            Goal(self.network, box, case.form, case.constraints, self.integers, tie, single)
+            for case, box in zip(cases, boxes, strict=True)
+        ]
+        self.goals = [goal for goal in goals if goal.is_possible]
+        require(bool(self.goals), reason)
+        self.x0, self.ends, self.tie_violates, self.single = x0, (ends[0], ends[1]), tie, single
+
+    @cached_property
+    def whole(self) -> Goal:
+        """The question as it was written: nothing is folded."""
+        asked = self.asked
+        args = asked.form, asked.constraints, self.integers, self.tie_violates, self.single
+        return Goal(self.network, self.ends, *args)
+
+    @property
+    def region(self) -> tuple[Array, Array]:
+        """The box of x, then that of x2."""
+        place = list(self.asked.ties.home)
+        return self.ends[0][place], self.ends[1][place]
+
+    @property
+    def inhabited(self) -> bool:
+        """Whether some point of the region is known: the data point, a corner or the middle."""
+        lower, upper = self.ends
+        points = [lower, upper, np.floor(lower + (upper - lower) / 2), lower + (upper - lower) / 2]
+        if self.x0.size == lower.size:
+            points.append(self.x0)
+        points += [side for goal in self.goals for side in goal.box]
+        return any(self._allows(point) for point in points)
+
+    def _allows(self, point: Array) -> bool:
+        chosen = [all(_value(c, point) <= 0 for c in choice) for choice in self.asked.choices]
+        whole = (point == np.rint(point))[self.integers].all()
+        return bool(whole) and any(chosen) and self.whole.allows(point)
+
+    def replay(self, witness: Array) -> None:
+        """The points are in the region and violate the property."""
+        home = list(self.asked.ties.home)
+        point = np.zeros(self.asked.ties.count)
+        point[home] = witness
+        require((point[home] == witness).all(), "the witness breaks an equation of the region")
+        self.whole.require_inside(point)
+        require(self._allows(point), "the witness breaks a constraint of the region")
+        self.whole.replay(point)
+
+
+def _exists(form: HardForm, inputs: int, outputs: int) -> bool:
+    """Whether every entry that is spoken of is there."""
+    if isinstance(form, Affine):
+        return all(0 <= k < (inputs if s[0] == "x" else outputs) for (s, k), _ in form.terms)
+    return all(_exists(part, inputs, outputs) for part in form.parts)
+
+
+def _value(form: Affine, point: Array) -> Fraction:
+    """Of a constraint on the inputs, in rational arithmetic."""
+    parts = [c * Fraction(float(point[k])) for (_, k), c in form.terms]
+    return sum(parts, Fraction(form.constant))
+
+
+class Goal:
     """No point of the box violates ``tree`` over atoms: the outputs of ``network``, here the given
     one with the atoms as its last layer, plus ``direct`` terms of the input (``inputs``: the same
     as floats). The last ``required`` atoms are >= 0 inside the region's constraints."""
 
-    def __init__(self, header: Header, x0: Array, network: Network) -> None:
-        self.widths, self.tie_violates = network.widths, header.tie_violates
-        self.given, self.in_float32 = network, header.arithmetic == "float32"
-        asked = question(header.text, header.labels, Shape(self.widths[-1], network.input_shape))
-        self.lower, self.upper = np.full_like(x0, -np.inf), np.full_like(x0, np.inf)
-        ends = [(x0 - radius, x0 + radius) for radius in asked.radii]
-        for low, high in ends + [(np.array(low), np.array(high)) for low, high in asked.boxes]:
-            require({low.size, high.size} <= {1, x0.size}, "a region that does not fit")
-            self.lower, self.upper = np.maximum(self.lower, low), np.minimum(self.upper, high)
-        require(min(asked.radii, default=0.0) >= 0.0, "a radius that is negative")
-        require(np.isfinite(self.upper - self.lower).all(), "no bounded region")
-        require((self.lower <= self.upper).all(), "vacuous: the region is empty")
-        region = self.lower.tobytes() + self.upper.tobytes()
-        require(header.region == digest(region), "another region")
-        form, constraints = asked.form, asked.constraints
-        formula = repr((form, constraints)).encode()
-        require(header.ground == digest(formula), "another formula")
-        given = "y0" in sources(Max((form, *constraints)))
-        require(not (given and self.in_float32), "outputs at the data point, in float32")
-        self.points = {"x0": x0.tolist(), "y0": network.exact(x0.tolist()) if given else []}
+    def __init__(
+        self,
+        network: Network,
+        box: tuple[Array, Array],
+        form: HardForm,
+        constraints: tuple[Affine, ...],
+        integers: Array,
+        tie_violates: bool,
+        in_float32: bool = False,
+    ) -> None:
+        self.widths, self.tie_violates = network.widths, tie_violates
+        self.given, self.in_float32 = network, in_float32
+        self.box, self.integers = box, integers
+        self.lower, self.upper = box
         self.atoms: dict[Any, int] = {}  # terms and constant to the atom's number
         self.tree, self.required = self._tree(form), len(constraints)
-        for i, constraint in enumerate(constraints):
-            number = self._atom(negated(constraint), i)
-            require(self._possible(number), "vacuous: no point meets a constraint of the region")
-        reason = "vacuous: it holds in all of the region, whatever the network computes"
-        require(self._possible(self.tree), reason)
+        numbers = [self._atom(negated(c), i) for i, c in enumerate(constraints)]
+        self.is_possible = all(map(self._possible, [*numbers, self.tree]))
         self.direct = [{k: c for (s, k), c in terms if s == "x"} for terms, _, _ in self.atoms]
         self.inputs = np.zeros((len(self.atoms), self.widths[0]))  # off by at most 2^-53
         for row, own in enumerate(self.direct):
@@ -95,18 +183,13 @@ class Claim:
         return (name, tuple(kept)) if len(kept) > 1 else kept[0] if kept else not absorbing
 
     def _atom(self, atom: Any, constraint: int = -1) -> Tree:
-        """Its number, with x0 and y0, the network's outputs there, as exact constants. An atom that
-        is constant is decided at once, unless it is a ``constraint``."""
+        """Its number. An atom that is constant is decided at once, unless it is a
+        ``constraint``."""
         total, terms = Fraction(atom.constant), []
         for (source, index), c in atom.terms:
-            size = {"y": self.widths[-1], "x": self.widths[0]}.get(source, 0)
-            exists = 0 <= index < (size or len(self.points.get(source, ())))
-            require(exists, f"{source}[{index}] does not exist")
-            if size:
-                require(is_usable(c), "a number that is too large or too small")
-                terms.append(((source, index), c))
-            else:
-                total += c * Fraction(self.points[source][index])
+            require(source in ("x", "y"), f"{source}[{index}] does not exist")
+            require(is_usable(c), "a number that is too large or too small")
+            terms.append(((source, index), c))
         if not terms and constraint < 0:
             return total >= 0 if self.tie_violates else total > 0
         return self.atoms.setdefault((tuple(terms), total, constraint), len(self.atoms))
@@ -124,28 +207,22 @@ class Claim:
         most = total + sum(c * Fraction(end) for c, end in ends)
         return bool(most >= 0 if self.tie_violates or constraint >= 0 else most > 0)
 
-    @property
-    def inhabited(self) -> bool:
-        """Whether some point of the region is known: the data point, a corner or the middle."""
-        middle = self.lower + (self.upper - self.lower) / 2
-        points = np.array(self.points["x0"]), self.lower, self.upper, middle
-        return any(self._allows(point) for point in points)
-
-    def _allows(self, point: Array) -> bool:
-        """Whether a point is in the region, in rational arithmetic."""
+    def allows(self, point: Array) -> bool:
+        """Whether a point is in the box and meets the constraints, in rational arithmetic."""
         inside = bool((point >= self.lower).all() and (point <= self.upper).all())
         for terms, total, _ in list(self.atoms)[len(self.atoms) - self.required :]:
-            value = total + sum(c * Fraction(point[k]) for (_, k), c in terms)
+            value = total + sum(c * Fraction(float(point[k])) for (_, k), c in terms)
             inside = inside and value >= 0
         return inside
 
+    def require_inside(self, point: Array) -> None:
+        inside = (point >= self.lower).all() and (point <= self.upper).all()
+        require(bool(inside), "the witness lies outside the region")
+
     def replay(self, witness: Array) -> None:
-        """The point is in the region and violates the property: in rational arithmetic, or by ends
-        of its atoms that are rounded outward where an activation has no rational values. In float32
-        it is a float32 point, and every evaluation violates the property there."""
-        inside = (witness >= self.lower).all() and (witness <= self.upper).all()
-        require(inside, "the witness lies outside the region")
-        require(self._allows(witness), "the witness breaks a constraint of the region")
+        """The point violates the property: in rational arithmetic, or by ends of its atoms that
+        are rounded outward where an activation has no rational values. In float32 it is a float32
+        point, and every evaluation violates the property there."""
         x = witness.tolist()
         single = (witness.astype(np.float32) == witness).all()
         require(single or not self.in_float32, "the witness is not a float32 point")

@@ -3,7 +3,8 @@
 property = "not-both"           # a shipped one, a .qll file beside this one, or the text itself
 parameters = {epsilon = "4/255"}
 network = "net.onnx"            # a file beside this one, or "sha256:" and 64 digits
-points = "points.npy"           # one row for each data point, in raw input units, or the numbers
+points = "points.npy"           # one row for each data point, in raw input units, or the numbers;
+                                # a property without x0, y0 and labels needs none
 labels = [3, 0, 7]              # one for each point; lists where a point has several
 mean = 0.1307                   # if the network takes (x - mean) / std
 std = 0.3081
@@ -34,7 +35,7 @@ from qll.errors import InputError
 from qll.formula.fold import walk
 from qll.formula.nodes import Label
 from qll.formula.parse import parse_specification
-from qll.formula.question import canonical
+from qll.formula.question import canonical, is_closed
 
 KEYS = {"property", "parameters", "outputs", "network", "points", "labels", "mean", "std", "ties",
         "arithmetic", "verdict"}  # fmt: skip
@@ -85,6 +86,8 @@ class Expected:
         return rows[labels.index(header.labels)]
 
     def _rows(self, x0: Array) -> list[int]:
+        if not self.points.shape[1]:  # it depends on no data point
+            return [0]
         same = self.points.shape[1] == x0.size and (self.points == x0).all(axis=1)
         return np.flatnonzero(same).tolist()
 
@@ -128,13 +131,16 @@ def read_claim(path: str | Path) -> Expected:
         found = str(getattr(error, "strerror", None) or error)
         raise _error(path, "the claim cannot be read", "a TOML file in UTF-8", found) from error
     unknown = set(given) - KEYS
-    if unknown or not {"property", "network", "points"} <= set(given):
+    if unknown or not {"property", "network"} <= set(given):
         wanted = "property, network, points and perhaps labels, parameters, mean, std, ties, "
         wanted += "arithmetic, verdict"
         found = ", ".join(sorted(unknown or given)) or "nothing"
         raise _error(path, "the claim has other entries than it should", wanted, found)
-    text, speaks = _property(path, given)
-    points = _points(path, given["points"])
+    text, speaks, closed = _property(path, given)
+    if "points" not in given and not closed:
+        wanted = "points: the property depends on data points"
+        raise _error(path, "the claim has no points", wanted, "none")
+    points = _points(path, given["points"]) if "points" in given else np.zeros((1, 0))
     labels = _labels(path, given.get("labels"), len(points))
     if speaks != (labels is not None):
         wanted = "labels" if speaks else "no labels: the property does not speak of them"
@@ -163,8 +169,8 @@ def _error(path: Path, what: str, expected: str, found: str) -> InputError:
     return InputError(what, expected=expected, found=found[:200], fix=fix, where=str(path))
 
 
-def _property(path: Path, given: dict[str, Any]) -> tuple[str, bool]:
-    """Its canonical text, and whether it speaks of labels."""
+def _property(path: Path, given: dict[str, Any]) -> tuple[str, bool, bool]:
+    """Its canonical text, whether it speaks of labels, and whether it needs no data point."""
     name, parameters = given["property"], given.get("parameters", {})
     if type(name) is not str or type(parameters) is not dict:
         raise _error(path, "no property", "property = 'NAME'; parameters = {a = 1}", f"{name}")
@@ -184,7 +190,7 @@ def _property(path: Path, given: dict[str, Any]) -> tuple[str, bool]:
     values = {key: _number(path, key, value) for key, value in parameters.items()}
     roots = [specification.formula, *(d.body for d in specification.definitions)]
     speaks = any(isinstance(node, Label) for root in roots for node in walk(root))
-    return canonical(specification, values), speaks
+    return canonical(specification, values), speaks, is_closed(specification)
 
 
 def _number(path: Path, name: str, value: Any) -> float:

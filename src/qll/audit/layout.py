@@ -49,8 +49,9 @@ class Header:
 class Sizes:
     """How long the arrays of one certificate are, from the network and from those before."""
 
-    def __init__(self, widths: list[int], precision: int) -> None:
+    def __init__(self, widths: list[int], precision: int, data: int, entries: int) -> None:
         self.inputs, self.neurons = widths[0], sum(widths[1:-1])
+        self.data, self.entries = data, entries  # of the data point, and of all points
         self.first, self.precision = (widths[1] if len(widths) > 2 else 0), precision
         self.found: dict[str, Any] = {}
 
@@ -103,8 +104,8 @@ class Column:
 
 
 COLUMNS = {
-    "x0": Column("<f8", lambda s: s.inputs),
-    "witness": Column("<f8", lambda s: s.inputs),
+    "x0": Column("<f8", lambda s: s.data),
+    "witness": Column("<f8", lambda s: s.entries),
     "kinds": Column("u1", _no_limit, most=lambda s: ALWAYS),
     "arguments": Column(
         "<u4",
@@ -168,9 +169,10 @@ def unpack(data: bytes) -> tuple[Header, dict[str, Any]]:
         given = json.loads(raw[4:at].decode(), object_pairs_hook=_once, parse_constant=_no_number)
         lengths = given.pop("arrays")
         header, arrays = _header(given), dict[str, Any]()
-        require(tuple(lengths) == OF_VERDICT[header.verdict], "other arrays than those of a proof")
+        known = type(lengths) is dict and tuple(lengths) == _names(header.verdict, lengths)
+        require(known, "other arrays than those of a proof")
         for name, size in lengths.items():
-            kind = COLUMNS[name].type(header.precision)
+            kind = COLUMNS[name.partition(".")[0]].type(header.precision)
             require(type(size) is int and size >= 0, f"a length of {name}")
             end = at + size * kind.itemsize
             require(end <= len(raw), f"{name} is cut")
@@ -182,10 +184,33 @@ def unpack(data: bytes) -> tuple[Header, dict[str, Any]]:
     return header, arrays
 
 
-def fit(arrays: dict[str, Any], widths: list[int], precision: int) -> dict[str, Any]:
+def names(verdict: str, parts: int) -> tuple[str, ...]:
+    """Of the arrays of a proof in ``parts`` cases: of the first as they are declared, of the others
+    with the case's number after a dot, but for the data point."""
+    first = OF_VERDICT[verdict]
+    more = [f"{name}.{k}" for k in range(1, parts) for name in first if name != "x0"]
+    return (*first, *more)
+
+
+def _names(verdict: str, given: Any) -> tuple[str, ...]:
+    parts = sum(name.partition(".")[0] == "kinds" for name in given)
+    return names(verdict, parts if verdict == "verified" else 1)
+
+
+def part(arrays: dict[str, Any], number: int) -> dict[str, Any]:
+    """The arrays of one case, by their plain names."""
+    if number == 0:
+        return {name: values for name, values in arrays.items() if "." not in name}
+    end = f".{number}"
+    return {name.removesuffix(end): v for name, v in arrays.items() if name.endswith(end)}
+
+
+def fit(
+    arrays: dict[str, Any], widths: list[int], precision: int, data: int, entries: int
+) -> dict[str, Any]:
     """The arrays, once every length and every number is what it may be for this network. Indices
     become signed integers of 64 bits, which none of them fills."""
-    sizes = Sizes(widths, precision)
+    sizes = Sizes(widths, precision, data, entries)
     for name, array in arrays.items():
         column = COLUMNS[name]
         length = column.length(sizes)

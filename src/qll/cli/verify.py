@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from qll.cli.closed import closed_lines
 from qll.cli.options import DATA_HELP, Features, Target, data_options, parse_settings
 
 EXIT_FALSIFIED = 10
@@ -38,6 +39,9 @@ def verify(
         ),
     ] = None,
     std: Annotated[str | None, typer.Option(help="Its deviation.")] = None,
+    against: Annotated[
+        Path | None, typer.Option(help="The network of x2, if it is another one: an ONNX file.")
+    ] = None,
     timeout: Annotated[float, typer.Option(help="Seconds for each data point.")] = 10.0,
     memory: Annotated[
         float | None,
@@ -76,9 +80,9 @@ def verify(
         list[str] | None, typer.Option("--set", help="A parameter: --set delta=0.7.")
     ] = None,
 ) -> None:
-    """Verify a network around test images. Exit code 0: all verified, 10: some falsified, 11: none
-    falsified but some unknown, 12: all verified but not every certificate that --certificate asks
-    for could be written, 2: wrong use.
+    """Verify a network around test images, or, if the rule needs no data point, once. Exit code
+    0: all verified, 10: some falsified, 11: none falsified but some unknown, 12: all verified but
+    not every certificate that --certificate asks for could be written, 2: wrong use.
 
     Example: qll verify not-both --network net.onnx --data dice-rendered --count 50
     """  # fmt: skip
@@ -92,14 +96,20 @@ def verify(
 
     handle = load_network(network, mean=_numbers(mean, "--mean"), std=_numbers(std, "--std"))
     table = data_options(target, features)
-    points, truth, schema = _points(
-        data, data_dir, images, labels, count, handle.output_size, table
-    )
     given = dict(parse_settings(settings))
     if epsilon is not None:
         given.update(parse_settings([f"epsilon={epsilon}"]))
+    points, truth, schema, closed = None, None, None, False
+    if data is None and images is None:
+        rule = load_fitting(prop, handle.output_size, **given)
+        closed = rule.is_closed
+    if not closed:
+        points, truth, schema = _points(
+            data, data_dir, images, labels, count, handle.output_size, table
+        )
+        rule = load_fitting(prop, handle.output_size if schema is None else schema, **given)
     problem = Problem.of(
-        load_fitting(prop, handle.output_size if schema is None else schema, **given),
+        rule,
         handle,
         points,
         truth,
@@ -114,6 +124,7 @@ def verify(
         arithmetic=arithmetic,
         mean=_numbers(mean, "--mean"),
         std=_numbers(std, "--std"),
+        against=None if against is None else load_network(against).source,
     )
     problem = problem.first_query()  # names a bad region or formula before anything is written
     if certificate is not None or certified:
@@ -129,10 +140,14 @@ def verify(
     statuses = [journal.known[i]["status"] for i in range(len(problem))]
     tally = {s: statuses.count(s) for s in ("verified", "falsified", "unknown")}
     vacuous = sum(bool(journal.known[i].get("vacuous")) for i in range(len(problem)))
-    typer.echo(_summary(tally, vacuous))
-    if tally["verified"] > vacuous:
-        typer.echo(_rests_on(journal.known))
-    for line in _details(journal.known, points, schema):
+    if closed:
+        other = handle if against is None else load_network(against)
+        lines = closed_lines(rule, journal.known[0], (handle, other))
+    else:
+        lines = [_summary(tally, vacuous)]
+        lines += [_rests_on(journal.known)] if tally["verified"] > vacuous else []
+        lines += _details(journal.known, points, schema)
+    for line in lines:
         typer.echo(line)
     _stop_the_line(journal.known)
     missing = _missing(journal.known) if certificate is not None else {}
@@ -283,7 +298,7 @@ def _points(
     if (data is None) == (images is None):
         raise InputError(
             "it is not clear which data points to verify",
-            expected="either --data or --images",
+            expected="either --data or --images; a rule without x0, y0 and labels needs neither",
             found="both" if data else "neither",
             fix="pass --data mnist, or --images I.idx --labels L.idx",
         )

@@ -33,6 +33,7 @@ from qll.cycle.records import CycleResult, Ending, Round, Saving, best_round, di
 from qll.data.base import DataSet
 from qll.errors import RunError
 from qll.files import owned, read_json, write_json
+from qll.formula.normal import substitute
 from qll.metrics import constant_answer, proved_share, tally, vacuous_labels
 from qll.property import Property
 from qll.training.config import TrainConfig
@@ -43,7 +44,6 @@ from qll.training.run import RunFolder
 from qll.training.stages import stages
 from qll.training.streams import generator
 from qll.verify.api import Problem
-from qll.verify.condition import substitute
 from qll.verify.possible import possible
 
 # Witnesses that are kept from round to round; the newest.

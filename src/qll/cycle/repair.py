@@ -32,6 +32,7 @@ from qll.audit import audit
 from qll.cycle.budget import Budget
 from qll.errors import InputError, RunError
 from qll.files import owned, write_atomically, write_json
+from qll.formula.normal import substitute
 from qll.logics.base import Logic
 from qll.logics.base import logic as read_logic
 from qll.networks import Network
@@ -42,7 +43,6 @@ from qll.training.loss import property_term
 from qll.training.streams import generator, stream_seed
 from qll.verify.api import Problem, decide_all
 from qll.verify.certificate import SUFFIX
-from qll.verify.condition import substitute
 from qll.verify.possible import possible
 from qll.verify.verdict import Status, Verdict
 

@@ -9,11 +9,10 @@ from typing import Any
 
 from qll.errors import FormulaError
 from qll.formula import units
-from qll.formula.fold import children, fold, walk
+from qll.formula.check_region import Regions, error_at, place
+from qll.formula.fold import children, fold
 from qll.formula.names import Names, Scope, check_declarations
 from qll.formula.nodes import (
-    Ball,
-    Box,
     Compare,
     Connective,
     Definition,
@@ -27,7 +26,6 @@ from qll.formula.nodes import (
     IndexCondition,
     IndexSet,
     Label,
-    Linear,
     Node,
     Not,
     Number,
@@ -64,7 +62,7 @@ class _Checker:
 
     def run(self) -> None:
         for parameter in self.specification.parameters:
-            units.convert(parameter.name, parameter.unit, parameter.default, _place(parameter.span))
+            units.convert(parameter.name, parameter.unit, parameter.default, place(parameter.span))
         declared = self.specification.outputs
         if declared is not None and not 1 <= declared <= MAX_OUTPUTS:
             raise wrong_outputs(declared, None)
@@ -73,7 +71,7 @@ class _Checker:
             self.names.check_fit("outputs", self.outputs)
         for item in self.specification.sets:
             if item.name in BUILT_IN_SETS:
-                raise _error(
+                raise error_at(
                     f"set '{item.name}' is built in",
                     "a new name",
                     f"a declaration of '{item.name}'",
@@ -87,11 +85,12 @@ class _Checker:
             self._walk(definition.body, dict.fromkeys(definition.arguments), True)
             self.depths[definition.name] = self._depth(definition.body)
             self.definitions[definition.name] = definition
-        self._region()
+        regions = Regions(self.specification, self._walk, self._depth)
+        regions.run()
         self._walk(self.specification.formula, {}, True)
         self._depth(self.specification.formula)
         if self.specification.binders:
-            self._bound_points()
+            regions.bound_points()
 
     # --- formulas: top-down, carrying the indices in scope and the polarity ---
 
@@ -105,7 +104,7 @@ class _Checker:
                 case Label(index):
                     self._output_index(index, scope)
                 case Parameter(name) if name not in self.parameters:
-                    raise _error(
+                    raise error_at(
                         f"unknown parameter '{name}'",
                         "a declared parameter",
                         f"'{name}'",
@@ -113,7 +112,7 @@ class _Checker:
                         node,
                     )
                 case Number(value) if math.isnan(value):
-                    raise _error(
+                    raise error_at(
                         "this number is undefined",
                         "a number or inf",
                         "nan, such as 0*inf",
@@ -121,7 +120,7 @@ class _Checker:
                         node,
                     )
                 case Scale(Number(value), _) if math.isinf(value):
-                    raise _error(
+                    raise error_at(
                         "this factor is infinite",
                         "a finite factor",
                         f"{value:g}",
@@ -129,7 +128,7 @@ class _Checker:
                         node,
                     )
                 case Divide(_, divisor) if divisor == 0.0 or not math.isfinite(divisor):
-                    raise _error(
+                    raise error_at(
                         "this divides by zero or by an infinity",
                         "a finite number that is not 0",
                         f"{divisor:g}",
@@ -145,7 +144,7 @@ class _Checker:
                         definition = self.definitions[name]
                         stack.append((definition.body, dict.fromkeys(definition.arguments), False))
                 case Compare("==") if not positive:
-                    raise _error(
+                    raise error_at(
                         "'==' stands where it would hold almost everywhere",
                         "'==' only in positive positions, neither under 'not' nor in a premise",
                         "'==' in a negative position",
@@ -172,7 +171,7 @@ class _Checker:
                 case Connective(kind, parts, hardness):
                     self._hardness(hardness, node)
                     if not parts:
-                        raise _error(
+                        raise error_at(
                             f"this '{kind}' has no parts",
                             "at least one part",
                             "none",
@@ -186,7 +185,7 @@ class _Checker:
         definition = self.definitions.get(name)
         if definition is None:
             known = sorted(self.definitions)
-            raise _error(
+            raise error_at(
                 f"unknown name '{name}'",
                 "a definition that stands above",
                 f"'{name}'",
@@ -194,7 +193,7 @@ class _Checker:
                 node,
             )
         if len(arguments) != len(definition.arguments):
-            raise _error(
+            raise error_at(
                 f"'{name}' is used with the wrong number of indices",
                 f"{len(definition.arguments)}",
                 f"{len(arguments)}",
@@ -202,7 +201,7 @@ class _Checker:
                 node,
             )
         if isinstance(definition.body, Quantity) != isinstance(node, QuantityReference):
-            raise _error(
+            raise error_at(
                 f"'{name}' is used as the wrong sort",
                 "a quantity where a number stands, a formula where a truth value stands",
                 "the other one",
@@ -213,7 +212,7 @@ class _Checker:
     def _distinct(self, names: Sequence[str], node: object) -> None:
         for name in names:
             if names.count(name) > 1:
-                raise _error(
+                raise error_at(
                     f"index '{name}' is bound twice",
                     "a name of its own for each index",
                     f"'{name}' again",
@@ -229,7 +228,7 @@ class _Checker:
             if isinstance(node, QuantityReference | FormulaReference):
                 deepest = self.depths[node.name]
             if deepest >= MAX_DEPTH:
-                raise _error(
+                raise error_at(
                     "this formula is nested too deeply",
                     f"at most {MAX_DEPTH} levels, with definitions unfolded",
                     "more",
@@ -242,7 +241,7 @@ class _Checker:
 
     def _hardness(self, hardness: float | None, node: Node) -> None:
         if hardness is not None and not hardness > 0:
-            raise _error(
+            raise error_at(
                 "this hardness is not positive",
                 "a number > 0 or inf",
                 f"{hardness:g}",
@@ -257,7 +256,7 @@ class _Checker:
                 self._index(index, scope, "inputs")
         else:
             if len(indices) != 1:
-                raise _error(
+                raise error_at(
                     f"'{source}' takes one index",
                     f"{source}[i]",
                     f"{len(indices)} indices",
@@ -269,7 +268,7 @@ class _Checker:
     def _output_index(self, index: Index, scope: Scope) -> None:
         self._index(index, scope, "outputs")
         if index.name is None and self.outputs is not None and not 0 <= index.offset < self.outputs:
-            raise _error(
+            raise error_at(
                 f"output {index.offset} does not exist",
                 f"an index from 0 to {self.outputs - 1}",
                 f"{index.offset}",
@@ -280,7 +279,7 @@ class _Checker:
     def _index(self, index: Index, scope: Scope, kind: EntryKind | None = None) -> None:
         self.names.check(index, scope, kind)
         if index.name is not None and index.name not in scope:
-            raise _error(
+            raise error_at(
                 f"unknown index '{index.name}'",
                 f"an index that a quantifier binds: {', '.join(scope) or 'none here'}",
                 f"'{index.name}'",
@@ -291,7 +290,7 @@ class _Checker:
     def _binder(self, binder: IndexBinder, scope: Scope) -> None:
         width = self._domain(binder.domain, "this set")
         if width is not None and width != len(binder.names):
-            raise _error(
+            raise error_at(
                 "this quantifier binds the wrong number of indices",
                 f"{width} for this set",
                 f"{len(binder.names)}: {', '.join(binder.names)}",
@@ -300,7 +299,7 @@ class _Checker:
             )
         for name in binder.names:
             if name in self.parameters or name in self.definitions or name in self.sets:
-                raise _error(
+                raise error_at(
                     f"index '{name}' hides a declared name",
                     "a new name",
                     f"'{name}', which is declared",
@@ -324,7 +323,7 @@ class _Checker:
                 return 1
             if domain.name not in self.sets:
                 known = sorted([*self.sets, *BUILT_IN_SETS])
-                raise _error(
+                raise error_at(
                     f"unknown set '{domain.name}'",
                     "a declared set, 'outputs' or 'inputs'",
                     f"'{domain.name}'",
@@ -333,7 +332,7 @@ class _Checker:
                 )
             return self._domain(self.sets[domain.name], what)
         if not domain.items:
-            raise _error(
+            raise error_at(
                 f"{what} is empty",
                 "at least one index",
                 "{}",
@@ -342,7 +341,7 @@ class _Checker:
             )
         widths = {len(item) for item in domain.items}
         if len(widths) > 1:
-            raise _error(
+            raise error_at(
                 f"{what} mixes tuples of different lengths",
                 "tuples of one length",
                 f"lengths {sorted(widths)}",
@@ -352,117 +351,6 @@ class _Checker:
         self.names.columns(domain)
         return widths.pop()
 
-    # --- regions ---
-
-    def _region(self) -> None:
-        bound: list[str] = []
-        for binder in self.specification.binders:
-            if binder.point in bound:
-                raise _error(
-                    f"'{binder.point}' is bound twice",
-                    "each point once",
-                    f"'{binder.point}' again",
-                    "use x for the first point and x2 for the second",
-                    binder,
-                )
-            if binder.point == "x2" and "x" not in bound:
-                raise _error(
-                    "'x2' is bound before 'x'", "x first", "x2 first", "bind x, then x2", binder
-                )
-            if binder.point not in ("x", "x2"):
-                raise _error(
-                    f"'{binder.point}' cannot be quantified",
-                    "x or x2",
-                    f"'{binder.point}'",
-                    "x0 is the data point itself",
-                    binder,
-                )
-            bound.append(binder.point)
-            for part in binder.parts:
-                match part:
-                    case Ball(centre, radius):
-                        if centre not in ("x0", "x") or centre == binder.point:
-                            raise _error(
-                                "this ball is around the point it binds",
-                                "a ball around x0 or x",
-                                f"ball({centre}, ...) for {binder.point}",
-                                "use ball(x0, ...)",
-                                part,
-                            )
-                        self._constant(radius, "the radius of a ball", part)
-                    case Box(lower, upper, kind):
-                        for value in (*lower, *upper):
-                            self._constant(value, f"a bound of a {kind}", part)
-                        if len(lower) != len(upper) and 1 not in (len(lower), len(upper)):
-                            raise _error(
-                                f"the bounds of this {kind} have different lengths",
-                                "the same length",
-                                f"{len(lower)} and {len(upper)}",
-                                "give one number or one for each input",
-                                part,
-                            )
-                    case Linear(formula):
-                        self._linear(formula, part, bound)
-
-    def _bound_points(self) -> None:
-        """A property that quantifies over points speaks of those it binds (and of the data)."""
-        bound = {binder.point for binder in self.specification.binders}
-        bodies = [definition.body for definition in self.specification.definitions]
-        for node in (n for root in (self.specification.formula, *bodies) for n in walk(root)):
-            if isinstance(node, Entry) and node.source in ("x2", "y2") and "x2" not in bound:
-                raise _error(
-                    f"'{node.source}' speaks of a second point that is not bound",
-                    "'x2 in ...' in the quantifier over points",
-                    f"'{node.source}' in the formula",
-                    "bind it: forall x in ..., x2 in ...:",
-                    node,
-                )
-
-    def _constant(self, value: Node, what: str, part: object) -> None:
-        if any(isinstance(node, Entry | QuantityReference) for node in walk(value)):
-            raise _error(
-                f"{what} is not constant",
-                "numbers and parameters",
-                "a variable",
-                "use a parameter",
-                part,
-            )
-        self._walk(value, {}, True)
-
-    def _linear(self, formula: Node, part: object, bound: list[str]) -> None:
-        self._walk(formula, {}, True)
-        self._depth(formula)
-        body = formula
-        while isinstance(body, Quantified) and body.kind == "forall":
-            body = body.body
-        parts = body.parts if isinstance(body, Connective) and body.kind == "and" else (body,)
-        for node in parts:
-            if not isinstance(node, Compare):
-                raise _error(
-                    "a region takes linear constraints only",
-                    "a comparison, or 'forall' over comparisons",
-                    "another formula",
-                    "move it into the formula after the colon",
-                    part,
-                )
-            for entry in walk(node):
-                if isinstance(entry, Entry) and entry.source.startswith("y"):
-                    raise _error(
-                        "a region speaks of inputs only",
-                        "x, x2 and x0",
-                        f"'{entry.source}'",
-                        "make it the premise of '->' in the formula",
-                        entry,
-                    )
-                if isinstance(entry, Entry) and entry.source not in ("x0", *bound):
-                    raise _error(
-                        f"'{entry.source}' is not bound here",
-                        f"x0 or a point that is bound: {', '.join(bound)}",
-                        f"'{entry.source}'",
-                        "constrain x2 where x2 is bound",
-                        entry,
-                    )
-
 
 def wrong_outputs(declared: int, where: str | None) -> FormulaError:
     return FormulaError(
@@ -471,14 +359,4 @@ def wrong_outputs(declared: int, where: str | None) -> FormulaError:
         found=f"{declared}",
         fix="write outputs 10, say",
         where=where,
-    )
-
-
-def _place(span: object) -> str | None:
-    return str(span) if span is not None else None
-
-
-def _error(what: str, expected: str, found: str, fix: str, node: object) -> FormulaError:
-    return FormulaError(
-        what, expected=expected, found=found, fix=fix, where=_place(getattr(node, "span", None))
     )

@@ -366,6 +366,32 @@ class Linear(RegionPart):
 
 
 @dataclass(frozen=True, repr=False)
+class Whole(RegionPart):
+    """``integer(x)``: every input is a whole number; ``integer(x[3], x[4])``: these are."""
+
+    point: Literal["x", "x2"]
+    entries: tuple[Entry, ...] = ()
+    span: Span | None = _span()
+
+
+@dataclass(frozen=True, repr=False)
+class Member(RegionPart):
+    """``x[3] in {0, 1}``: an input that has one of these values."""
+
+    entry: Entry
+    values: tuple[Quantity, ...]
+    span: Span | None = _span()
+
+
+@dataclass(frozen=True, repr=False)
+class OneHot(RegionPart):
+    """``one_hot(x[3], x[4], x[5])``: one of these inputs is 1, the others are 0."""
+
+    entries: tuple[Entry, ...]
+    span: Span | None = _span()
+
+
+@dataclass(frozen=True, repr=False)
 class PointBinder(Text):
     """The outer quantifier: ``forall x in <parts>``."""
 

@@ -130,7 +130,8 @@ _READABLE = {
     "_PAR": "'par'", "NOT": "'not'", "IN": "'in'", "_WHERE": "'where'", "$END": "the end",
     "FORALL": "'forall'", "EXISTS": "'exists'", "TOP": "a constant", "BOTTOM": "a constant",
     "UNIT": "a constant", "LABEL": "'label'", "INFINITY": "a number", "BALL": "'ball'",
-    "BOX": "'box'", "RANGE": "'range'", "_SET": "a declaration", "_DEFINE": "a declaration",
+    "BOX": "'box'", "RANGE": "'range'", "INTEGER": "'integer'", "ONE_HOT": "'one_hot'",
+    "_SET": "a declaration", "_DEFINE": "a declaration",
     "_PARAMETER": "a declaration", "_OUTPUTS": "a declaration", "_INPUTS": "a declaration",
     "STRING": "a name in quotes", "DOMAIN": "'domain'",
 }  # fmt: skip

@@ -5,15 +5,29 @@ Pure numbers, without a network and without tensors: what a certificate is check
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from functools import lru_cache
 
 from qll.errors import FormulaError
 from qll.formula import units
 from qll.formula.fold import walk
-from qll.formula.hard import Affine, HardForm
-from qll.formula.nodes import Ball, Box, Label, Linear, Specification
+from qll.formula.hard import ONE, Affine, HardForm, Slot, affine
+from qll.formula.nodes import (
+    Ball,
+    Box,
+    Entry,
+    Label,
+    Linear,
+    Member,
+    Node,
+    OneHot,
+    PointBinder,
+    Specification,
+    Whole,
+)
 from qll.formula.parse import parse_specification
 from qll.formula.rewrite import Grounder, Shape
 from qll.formula.show import show_specification
@@ -21,14 +35,41 @@ from qll.formula.slack import hard_form
 
 
 @dataclass(frozen=True)
-class Question:
-    """Radii of balls around the data point, ends of boxes (one number, or one for each input),
-    linear constraints ``<= 0``, and the formula, which is satisfied where it is <= 0."""
+class Place:
+    """Of one point: radii of balls around the data point, ends of boxes (one number, or one for
+    each input)."""
 
     radii: tuple[float, ...]
     boxes: tuple[tuple[tuple[float, ...], tuple[float, ...]], ...]
+
+
+@dataclass(frozen=True)
+class Question:
+    """Where x is (and x2, if there are two points), linear constraints ``<= 0`` on both, inputs
+    that are whole numbers, inputs with the values they may have, and the formula, which is
+    satisfied where it is <= 0."""
+
+    places: tuple[Place, ...]
     constraints: tuple[Affine, ...]
     form: HardForm
+    integers: frozenset[Slot] = frozenset()
+    values: tuple[tuple[Slot, tuple[float, ...]], ...] = ()
+
+
+def is_closed(specification: Specification) -> bool:
+    """Whether nothing in it depends on a data point: it is asked once."""
+    roots: list[Node] = [specification.formula, *(d.body for d in specification.definitions)]
+    for binder in specification.binders:
+        for part in binder.parts:
+            if isinstance(part, Ball) and part.centre == "x0":
+                return False
+            roots += [part.formula] if isinstance(part, Linear) else []
+    data = ("x0", "y0")
+    return bool(specification.binders) and not any(
+        isinstance(node, Label) or (isinstance(node, Entry) and node.source in data)
+        for root in roots
+        for node in walk(root)
+    )
 
 
 def canonical(specification: Specification, parameters: Mapping[str, float] | None = None) -> str:
@@ -54,32 +95,86 @@ def question(text: str, labels: tuple[int, ...] | None, shape: Shape) -> Questio
 
     >>> found = question("forall x in ball(x0, 0.5) and x[0] <= 1:\\n  y[0] <= 2\\n", None,
     ...     Shape(1, (1,)))
-    >>> found.radii, found.form
+    >>> found.places[0].radii, found.form
     ((0.5,), Affine(terms=((('y', 0), Fraction(1, 1)),), constant=Fraction(-2, 1)))
     """
     spec = parse_specification(text)
     _require(text == canonical(spec), "its text is not the canonical one")
     _require(spec.outputs in (None, shape.outputs), "it has another number of outputs")
-    _require([b.point for b in spec.binders] == ["x"], "it is not a property of one point")
+    points = [b.point for b in spec.binders]
+    _require(points in (["x"], ["x", "x2"]), "it is not a property of one point or two")
     roots = [spec.formula, *(d.body for d in spec.definitions)]
     speaks = any(isinstance(node, Label) for root in roots for node in walk(root))
     _require(speaks == (labels is not None), "labels belong to a property that speaks of them")
     known = labels is None or (list(labels) == sorted(set(labels)) and _exist(labels, shape))
     _require(known, "a label does not exist, or stands twice")
     values = {p.name: units.convert(p.name, p.unit, p.default) for p in spec.parameters}
-    grounder, radii, boxes, constraints = Grounder(spec, values, shape), [], [], list[Affine]()
-    for part in spec.binders[0].parts:
-        if isinstance(part, Ball) and part.centre == "x0":
-            radii.append(grounder.number(part.radius))
-        elif isinstance(part, Box):
-            low, high = (tuple(map(grounder.number, side)) for side in (part.lower, part.upper))
-            boxes.append((low, high))
-        elif isinstance(part, Linear):
-            constraints += grounder.constraints(part.formula)
-        else:
-            _require(False, "its region has an unknown part")
+    grounder = Grounder(spec, values, shape)
+    parts = Parts(grounder, math.prod(shape.inputs or (0,)))
+    places = tuple(parts.place(binder) for binder in spec.binders)
     form = hard_form(grounder.ground(labels))
-    return Question(tuple(radii), tuple(boxes), tuple(constraints), form)
+    return Question(
+        places, tuple(parts.constraints), form, frozenset(parts.integers), tuple(parts.values)
+    )
+
+
+class Parts:
+    """Reads the parts of regions."""
+
+    def __init__(self, grounder: Grounder, inputs: int) -> None:
+        self.grounder, self.inputs = grounder, inputs
+        self.constraints: list[Affine] = []
+        self.integers: set[Slot] = set()
+        self.values: list[tuple[Slot, tuple[float, ...]]] = []
+
+    def place(self, binder: PointBinder) -> Place:
+        radii, boxes, number = [], [], self.grounder.number
+        for part in binder.parts:
+            match part:
+                case Ball("x0", radius):
+                    radii.append(number(radius))
+                case Ball("x", radius):
+                    self._near(number(radius))
+                case Box(lower, upper):
+                    low, high = (tuple(map(number, side)) for side in (lower, upper))
+                    boxes.append((low, high))
+                case Linear(formula):
+                    self.constraints += self.grounder.constraints(formula)
+                case Whole(point, entries):
+                    self.integers |= {self.grounder.slot(e) for e in entries} or {
+                        (point, k) for k in range(self.inputs)
+                    }
+                case Member(entry, values):
+                    self._member(self.grounder.slot(entry), {number(v) for v in values})
+                case OneHot(entries):
+                    slots = [self.grounder.slot(entry) for entry in entries]
+                    for slot in slots:
+                        self._member(slot, {0.0, 1.0})
+                    total = affine([(slot, ONE) for slot in slots], -ONE)
+                    self.constraints += [total, affine([(s, -ONE) for s in slots], ONE)]
+                case _:
+                    _require(False, "its region has an unknown part")
+        return Place(tuple(radii), tuple(boxes))
+
+    def _near(self, radius: float) -> None:
+        """x2 within a distance of x."""
+        far = -Fraction(radius)
+        for k in range(self.inputs):
+            ends = (("x2", k), ONE), (("x", k), -ONE)
+            self.constraints += [affine(ends, far), affine([(s, -c) for s, c in ends], far)]
+
+    def _member(self, slot: Slot, values: set[float]) -> None:
+        """Whole numbers without a gap are a box; other values are gone through."""
+        _require(all(map(math.isfinite, values)), "a value of an input is not finite")
+        least, most = min(values), max(values)
+        self.constraints += [affine([(slot, ONE)], -Fraction(most)),
+                             affine([(slot, -ONE)], Fraction(least))]  # fmt: skip
+        if all(v == math.floor(v) for v in values):
+            self.integers.add(slot)
+            if len(values) == most - least + 1:
+                return
+        if least < most:
+            self.values.append((slot, tuple(sorted(values))))
 
 
 def _exist(labels: tuple[int, ...], shape: Shape) -> bool:

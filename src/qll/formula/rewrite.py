@@ -34,7 +34,7 @@ from qll.formula.ground import (
     out_of_range,
     simplify,
 )
-from qll.formula.hard import ONE, Affine, added, affine, is_finite, multiplied, nearest
+from qll.formula.hard import ONE, Affine, Slot, added, affine, is_finite, multiplied, nearest
 from qll.formula.names import Names
 from qll.formula.nodes import (
     INPUT_SOURCES,
@@ -127,6 +127,10 @@ class Grounder:
                 where=str(formula.span) if formula.span else None,
             )
         return [difference(atom.left, atom.right) for atom in conjuncts([ground])]
+
+    def slot(self, entry: Entry) -> Slot:
+        """An input that a region names."""
+        return entry.source, self._slot(entry, entry.source, entry.indices, {})
 
     def number(self, quantity: Quantity) -> float:
         """A constant quantity (a radius, a bound) as the number it stands for, rounded once."""

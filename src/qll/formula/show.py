@@ -26,10 +26,12 @@ from qll.formula.nodes import (
     IndexSet,
     Label,
     Linear,
+    Member,
     NameDeclaration,
     Node,
     Not,
     Number,
+    OneHot,
     Parameter,
     ParameterDeclaration,
     PointBinder,
@@ -41,6 +43,7 @@ from qll.formula.nodes import (
     SetDeclaration,
     Specification,
     Sum,
+    Whole,
 )
 
 Style = Literal["ascii", "unicode", "latex"]
@@ -351,6 +354,16 @@ def _part(part: RegionPart, style: Style) -> str:
         case Linear(formula):
             text = show(formula, style)
             return text if isinstance(formula, Compare) else f"({text})"
+        case Whole(point, entries):
+            which = ", ".join(show(e, style) for e in entries) or words.get(point, point)
+            return rf"\mathrm{{integer}}({which})" if style == "latex" else f"integer({which})"
+        case OneHot(entries):
+            which = ", ".join(show(e, style) for e in entries)
+            return rf"\mathrm{{one\_hot}}({which})" if style == "latex" else f"one_hot({which})"
+        case Member(entry, values):
+            listed = ", ".join(show(v, style) for v in values)
+            inside = rf"\{{{listed}\}}" if style == "latex" else f"{{{listed}}}"
+            return f"{show(entry, style)} {words['in']} {inside}"
     raise TypeError(f"no printer for {type(part).__name__}")
 
 

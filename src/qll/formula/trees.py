@@ -30,10 +30,12 @@ from qll.formula.nodes import (
     IndexSet,
     Label,
     Linear,
+    Member,
     NameDeclaration,
     Node,
     Not,
     Number,
+    OneHot,
     Parameter,
     ParameterDeclaration,
     PointBinder,
@@ -43,6 +45,7 @@ from qll.formula.nodes import (
     SetDeclaration,
     Span,
     Specification,
+    Whole,
 )
 from qll.registry import suggest
 
@@ -226,6 +229,34 @@ class Builder(Transformer_NonRecursive):  # type: ignore[type-arg]
 
     def bound(self, meta: Any, items: list[Any]) -> tuple[Quantity, ...]:
         return tuple(self._quantity(item) for item in items)
+
+    def integer_all(self, meta: Any, items: list[Any]) -> Whole:
+        point = _ASCII.get(str(items[1]), str(items[1]))
+        return Whole(point, span=self._span(meta))  # type: ignore[arg-type]
+
+    def integer_some(self, meta: Any, items: list[Any]) -> Whole:
+        entries = self._inputs(items[1:], "integer")
+        return Whole(entries[0].source, entries, span=self._span(meta))  # type: ignore[arg-type]
+
+    def one_hot(self, meta: Any, items: list[Any]) -> OneHot:
+        return OneHot(self._inputs(items[1:], "one_hot"), span=self._span(meta))
+
+    def member_of(self, meta: Any, items: list[Any]) -> Member:
+        (entry,) = self._inputs(items[:1], "in {...}")
+        values = tuple(self._quantity(item) for item in items[2:])
+        return Member(entry, values, span=self._span(meta))
+
+    def _inputs(self, items: list[Any], what: str) -> tuple[Entry, ...]:
+        for item in items:
+            if not isinstance(item, Entry) or item.source not in ("x", "x2"):
+                raise FormulaError(
+                    f"'{what}' speaks of something that is not an input",
+                    expected='inputs such as x[3] or x["age"]',
+                    found="another quantity",
+                    fix="name inputs of the point that is bound, one by one",
+                    where=str(item.span) if getattr(item, "span", None) else None,
+                )
+        return tuple(items)
 
     def linear(self, meta: Any, items: list[Any]) -> Linear:
         return Linear(self._formula(items[0]), span=self._span(meta))

@@ -15,14 +15,17 @@ import torch
 from torch import Tensor
 
 from qll.errors import InputError
-from qll.formula.hard import Affine, affine, negated
-from qll.formula.nodes import Ball, Box, Linear, PointBinder, Quantity
+from qll.formula.hard import Affine, Slot, affine, negated
+from qll.formula.nodes import Ball, Box, PointBinder, Quantity
+from qll.formula.normal import cases, demands
+from qll.formula.question import Parts
 from qll.formula.rewrite import Grounder, Shape
 from qll.property import Property
 
 # Alternating projections onto box and half-spaces: enough for the handful of constraints that
 # properties have; what is still outside afterwards is reported by `contains`, never hidden.
 _PROJECTION_ROUNDS = 200
+_INPUTS = ("x", "x2", "x0")
 
 
 @dataclass(frozen=True)
@@ -37,6 +40,9 @@ class Region:
     upper2: Tensor | None = None
     radius2: float | None = None  # x2 within this distance of x
     constraints2: tuple[Affine, ...] = ()
+    integers: Tensor | None = None  # (inputs,) bool: entries of x that are whole numbers
+    integers2: Tensor | None = None
+    folded: bool = False  # the box is cut by more than balls and boxes
 
     @classmethod
     def of(cls, prop: Property, x0: Tensor) -> Region:
@@ -52,19 +58,32 @@ class Region:
             prop.specification, prop.values, Shape(prop.outputs or 1, tuple(x0.shape[1:]))
         )
         first, *rest = prop.binders
-        lower, upper, _ = _box(prop, first, x0)
-        _check_box(lower, upper, "x")
-        constraints = _constraints(grounder, first)
+        sides, radius2 = _Sides(x0), None
+        sides.lower["x"], sides.upper["x"], _ = _box(prop, first, x0)
+        for binder in rest:
+            sides.lower["x2"], sides.upper["x2"], radius2 = _box(prop, binder, x0)
+        for point in sides.lower:
+            _check_filled(sides.lower[point], sides.upper[point], point)
+        parts = Parts(grounder, math.prod(x0.shape[1:]))
+        constraints = [sides.fold(_constraints(parts, binder)) for binder in prop.binders]
+        sides.fold(_premises(prop, x0), keep=False)
+        sides.round(parts.integers)
+        _check_bounded(sides.lower["x"], sides.upper["x"], "x")
+        whole = [_mask(parts.integers, name, x0) for name in ("x", "x2")]
         if not rest:
-            return cls(x0, lower, upper, constraints)
-        lower2, upper2, radius2 = _box(prop, rest[0], x0)
+            lower, upper = sides.lower["x"], sides.upper["x"]
+            return cls(x0, lower, upper, constraints[0], integers=whole[0], folded=sides.folded)
+        sides.tie(constraints[1])
         if radius2 is not None:
-            lower2 = torch.maximum(lower2, lower - radius2)
-            upper2 = torch.minimum(upper2, upper + radius2)
-        _check_box(lower2, upper2, "x2")
+            least, most = sides.lower["x"] - radius2, sides.upper["x"] + radius2
+            sides.lower["x2"] = torch.maximum(sides.lower["x2"], least)
+            sides.upper["x2"] = torch.minimum(sides.upper["x2"], most)
+        _check_bounded(sides.lower["x2"], sides.upper["x2"], "x2")
         return cls(
-            x0, lower, upper, constraints, lower2, upper2, radius2, _constraints(grounder, rest[0])
-        )
+            x0, sides.lower["x"], sides.upper["x"], constraints[0],
+            sides.lower["x2"], sides.upper["x2"], radius2, constraints[1],
+            whole[0], whole[1], sides.folded,
+        )  # fmt: skip
 
     @property
     def relates_two_points(self) -> bool:
@@ -96,6 +115,10 @@ class Region:
         """Which samples lie in the region, ``(batch,)``; exact at tolerance 0."""
         x = points["x"]
         inside = _within(x, self.lower, self.upper, tolerance)
+        for name, whole in (("x", self.integers), ("x2", self.integers2)):
+            if whole is not None and name in points:
+                values = points[name].flatten(1)[:, whole]
+                inside &= ((values - values.round()).abs() <= tolerance).all(1)
         for constraint in self.constraints:
             inside &= self._value(constraint, points) <= tolerance
         if self.lower2 is not None and self.upper2 is not None:
@@ -116,38 +139,27 @@ class Region:
         return Region(
             self.x0[rows], self.lower[rows], self.upper[rows], self.constraints,
             take(self.lower2), take(self.upper2), self.radius2, self.constraints2,
+            self.integers, self.integers2, self.folded,
         )  # fmt: skip
 
     # --- how ---
 
     def _clamp(self, points: dict[str, Tensor]) -> dict[str, Tensor]:
-        points["x"] = torch.clamp(points["x"], self.lower, self.upper)
+        points["x"] = _rounded(torch.clamp(points["x"], self.lower, self.upper), self.integers)
         if self.lower2 is not None and self.upper2 is not None:
             low, high = self.lower2, self.upper2
             if self.radius2 is not None:
                 low = torch.maximum(low, points["x"] - self.radius2)
                 high = torch.minimum(high, points["x"] + self.radius2)
-            points["x2"] = torch.clamp(points["x2"], low, high)
+            points["x2"] = _rounded(torch.clamp(points["x2"], low, high), self.integers2)
             if self.radius2 is not None:
                 points["x2"] = _drawn_in(points["x2"], points["x"], self.radius2)
-            ties = self._ties()
+            ties = _ties(self.constraints2)
             if ties:
                 flat = points["x2"].flatten(1).clone()
                 flat[:, ties] = points["x"].flatten(1)[:, ties]
                 points["x2"] = flat.reshape(points["x2"].shape)
         return points
-
-    def _ties(self) -> list[int]:
-        """Inputs with ``x2[k] == x[k]``: kept equal exactly, where projections come only close."""
-        found = set(self.constraints2)
-        return [
-            k
-            for constraint in self.constraints2
-            if constraint.terms
-            for k in [constraint.terms[0][0][1]]
-            if constraint == affine([(("x", k), 1.0), (("x2", k), -1.0)])
-            and negated(constraint) in found
-        ]
 
     def _value(self, constraint: Affine, points: Mapping[str, Tensor]) -> Tensor:
         flat = {"x0": self.x0.flatten(1), **{name: t.flatten(1) for name, t in points.items()}}
@@ -183,6 +195,19 @@ class Region:
         return True
 
 
+def _ties(constraints: Sequence[Affine]) -> list[int]:
+    """Inputs with ``x2[k] == x[k]``: kept equal exactly, where projections come only close."""
+    found = set(constraints)
+    return [
+        k
+        for constraint in constraints
+        if constraint.terms
+        for k in [constraint.terms[0][0][1]]
+        if constraint == affine([(("x", k), 1.0), (("x2", k), -1.0)])
+        and negated(constraint) in found
+    ]
+
+
 def _uniform(lower: Tensor, upper: Tensor, generator: torch.Generator | None) -> Tensor:
     noise = torch.rand(lower.shape, generator=generator, dtype=lower.dtype, device=lower.device)
     return torch.clamp(lower + noise * (upper - lower), lower, upper)
@@ -204,12 +229,96 @@ def _within(x: Tensor, lower: Tensor, upper: Tensor, tolerance: float) -> Tensor
     return inside.flatten(1).all(1)
 
 
-def _constraints(grounder: Grounder, binder: PointBinder) -> tuple[Affine, ...]:
-    found: list[Affine] = []
-    for part in binder.parts:
-        if isinstance(part, Linear):
-            found.extend(grounder.constraints(part.formula))
-    return tuple(found)
+def _rounded(x: Tensor, whole: Tensor | None) -> Tensor:
+    """Whole numbers where they have to be; the box has whole ends there."""
+    if whole is None:
+        return x
+    flat = x.flatten(1)
+    return torch.where(whole, flat.round(), flat).reshape(x.shape)
+
+
+def _mask(slots: set[Slot], point: str, x0: Tensor) -> Tensor | None:
+    own = [k for source, k in slots if source == point]
+    if not own:
+        return None
+    mask = torch.zeros(math.prod(x0.shape[1:]), dtype=torch.bool, device=x0.device)
+    mask[own] = True
+    return mask
+
+
+def _constraints(parts: Parts, binder: PointBinder) -> list[Affine]:
+    """Of one point; those of balls and boxes are in the box, a distance from x is kept apart."""
+    before = len(parts.constraints)
+    said = tuple(part for part in binder.parts if not isinstance(part, Ball | Box))
+    parts.place(PointBinder(binder.point, said))
+    return parts.constraints[before:]
+
+
+def _premises(prop: Property, x0: Tensor) -> list[Affine]:
+    """What the formula's premises say of single inputs, as constraints: a point at which they do
+    not hold satisfies it, so that nobody needs to look there."""
+    outputs = prop.outputs or prop.specification.outputs
+    if outputs is None or prop.uses_labels or not prop.sources & {"x", "x2"}:
+        return []
+    key = ("premises", outputs, tuple(x0.shape[1:]))
+    if key not in prop._cache:
+        form = prop.hard_form(outputs=outputs, inputs=tuple(x0.shape[1:]))
+        found = [] if len(cases(form)) > 1 else demands(form)
+        prop._cache[key] = [
+            negated(f) for f in found
+            if isinstance(f, Affine) and f.terms and all(s in _INPUTS for (s, _), _ in f.terms)
+        ]  # fmt: skip
+    return prop._cache[key]  # type: ignore[no-any-return]
+
+
+class _Sides:
+    """The boxes of x and x2 while they are cut."""
+
+    def __init__(self, x0: Tensor) -> None:
+        self.x0, self.flat = x0, x0.flatten(1)
+        self.lower: dict[str, Tensor] = {}
+        self.upper: dict[str, Tensor] = {}
+        self.folded = False
+
+    def fold(self, constraints: list[Affine], *, keep: bool = True) -> tuple[Affine, ...]:
+        """What is said of one input alone is cut off the box; the rest, to ``keep``."""
+        left = []
+        for constraint in constraints:
+            own = [(slot, c) for slot, c in constraint.floats[0] if slot[0] != "x0"]
+            if len(own) != 1 or own[0][0][0] not in self.lower:
+                left.append(constraint)
+                continue
+            ((point, k), c) = own[0]
+            end = self.flat.new_full((len(self.flat),), constraint.floats[1])
+            for (source, index), factor in constraint.floats[0]:
+                if source == "x0":
+                    end = end + factor * self.flat[:, index]
+            self._cut(self.upper if c > 0 else self.lower, point, k, end / -c, most=c > 0)
+        return tuple(left) if keep else ()
+
+    def _cut(
+        self, sides: dict[str, Tensor], point: str, k: int, end: Tensor, *, most: bool
+    ) -> None:
+        flat = sides[point].flatten(1).clone()
+        flat[:, k] = (torch.minimum if most else torch.maximum)(flat[:, k], end)
+        sides[point] = flat.reshape(self.x0.shape)
+        self.folded = True
+
+    def tie(self, constraints: Sequence[Affine]) -> None:
+        """Entries that are equal have one range."""
+        for k in _ties(constraints):
+            for sides, most in ((self.lower, False), (self.upper, True)):
+                for one, other in (("x", "x2"), ("x2", "x")):
+                    self._cut(sides, one, k, sides[other].flatten(1)[:, k], most=most)
+
+    def round(self, integers: set[Slot]) -> None:
+        for point in self.lower:
+            whole = _mask(integers, point, self.x0)
+            if whole is not None:
+                self.folded = True
+                for sides, rounded in ((self.lower, torch.ceil), (self.upper, torch.floor)):
+                    flat = sides[point].flatten(1)
+                    sides[point] = torch.where(whole, rounded(flat), flat).reshape(self.x0.shape)
 
 
 def _number(prop: Property, quantity: Quantity) -> float:
@@ -260,12 +369,10 @@ def _intersect(
     return torch.maximum(lower, low), torch.minimum(upper, high)
 
 
-def _check_box(lower: Tensor, upper: Tensor, point: str) -> None:
-    if lower.numel():
-        # One pass: a training step comes here. NaN (inf - inf) fails both comparisons.
-        narrowest, widest = torch.aminmax(upper - lower)
-        if bool(narrowest >= 0) and bool(widest < math.inf):
-            return
+def _check_bounded(lower: Tensor, upper: Tensor, point: str) -> None:
+    # A training step comes here: one pass. NaN (inf - inf) fails the comparison.
+    if lower.numel() and bool((upper - lower).abs().max() < math.inf):
+        return
     if not bool(torch.isfinite(lower).all() and torch.isfinite(upper).all()):
         raise InputError(
             f"the region of {point} is unbounded",
@@ -273,6 +380,12 @@ def _check_box(lower: Tensor, upper: Tensor, point: str) -> None:
             found="an input without a bound",
             fix=f"add 'ball(x0, epsilon)' or 'box(0, 1)' to the region of {point}",
         )
+
+
+def _check_filled(lower: Tensor, upper: Tensor, point: str) -> None:
+    """Of balls and boxes alone: where a constraint leaves nothing, a property holds vacuously."""
+    if not lower.numel() or bool((upper - lower).min() >= 0):
+        return
     empty = (lower > upper).flatten(1).any(1)
     if bool(empty.any()):
         first = int(torch.nonzero(empty)[0])

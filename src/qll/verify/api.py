@@ -17,15 +17,19 @@ from torch import Tensor, nn
 
 from qll import limits
 from qll.errors import InputError, RunError
-from qll.formula.hard import Affine, HardForm
+from qll.formula.asked import Asked, ask
 from qll.formula.parse import parse_specification
+from qll.formula.question import canonical, question
+from qll.formula.rewrite import Shape
 from qll.networks import Network
 from qll.networks import load as load_network
+from qll.networks.joint import Joint
 from qll.property import Property
 from qll.regions import Region
 from qll.verify import clock, evidence
 from qll.verify.backend import BACKENDS, Backend, Budget
-from qll.verify.condition import Array, substitute
+from qll.verify.condition import Array
+from qll.verify.given import Labels, check_alike, declared, needs_data, no_labels, patterns
 from qll.verify.query import Query
 from qll.verify.verdict import Evidence, Reason, Status, Verdict
 from qll.workers import Lost, Workers
@@ -34,9 +38,8 @@ from qll.workers import Lost, Workers
 _CHUNK = 16
 
 # What a problem computes on first use and another one about the same network may take over.
-_READINGS = ("handle", "prop", "_forms", "reading", "_unasked")
+_READINGS = ("handle", "prop", "_text", "_products", "reading", "_unasked")
 
-Labels = tuple[tuple[int, ...], ...]
 OnVerdict = Callable[[int, Verdict], None]
 
 
@@ -63,26 +66,35 @@ class Problem:
     memory: float | None = None  # bytes for one process; by default a share of those that are free
     spent: float = 0.0  # seconds that reading the network took, of the first queries' time
     arithmetic: str | None = None  # see `qll.verify.arithmetic`
+    against: bytes | None = None  # the network of x2, where it is another one
 
     @classmethod
     def of(
         cls,
         prop: Property,
         network: Network | nn.Module | str | Path | bytes,
-        x: Tensor | Array,
+        x: Tensor | Array | None = None,
         labels: Any = None,
         **options: Any,
     ) -> Problem:
+        """Without ``x`` the property is closed: it is asked once, whatever the data are."""
         start = clock.now()
         mean, std = options.pop("mean", None), options.pop("std", None)
         own = mean is None and std is None
-        points = np.asarray(x.detach().cpu() if isinstance(x, Tensor) else x, dtype=np.float64)
+        points = np.zeros((1, 0))
+        if x is not None:
+            points = np.asarray(x.detach().cpu() if isinstance(x, Tensor) else x, dtype=np.float64)
+        elif not prop.is_closed:
+            raise needs_data(prop)
         handle = network
         if not isinstance(handle, Network):
             shape = tuple(points.shape[1:]) if isinstance(handle, nn.Module) else None
+            shape = declared(prop) if x is None and shape is not None else shape
             handle, own = load_network(handle, input_shape=shape, mean=mean, std=std), True
         elif mean is None and std is None and handle.normalisation is not None:
             mean, std = (_plain(v, handle.input_shape) for v in handle.normalisation)
+        if x is None:
+            points = np.zeros((1, *handle.input_shape))
         if points.ndim < 2 or int(np.prod(points.shape[1:])) != handle.input_size:
             raise InputError(
                 "the data points do not fit the network",
@@ -103,7 +115,7 @@ class Problem:
             mean,
             std,
             points,
-            _patterns(labels, len(points), handle.output_size) if prop.uses_labels else None,
+            patterns(labels, len(points), handle.output_size) if prop.uses_labels else None,
             **options,
         )
         if own:
@@ -165,27 +177,25 @@ class Problem:
         return Property(specification, self.parameters, self.handle.output_size)
 
     @cached_property
-    def _forms(self) -> dict[tuple[int, ...] | None, HardForm]:
+    def _text(self) -> str:
+        """What prover and checker read."""
+        prop = self.prop
+        values = {p.name: prop.value_of(p.name) for p in prop.specification.parameters}
+        return canonical(prop.specification, values)
+
+    @cached_property
+    def _products(self) -> dict[tuple[int, ...], Joint]:
         return {}
 
     def query(self, index: int) -> Query:
         """Region x network x formula for one data point."""
-        prop, x0 = self.prop, self.points[index]
-        if any(binder.point == "x2" for binder in prop.binders):
-            raise InputError(
-                f"property '{prop.name}' relates two points",
-                expected="a property of one point",
-                found="one that binds x2",
-                fix="attack it instead: 'qll attack' searches for both points",
-            )
-        pattern = None if self.labels is None else self.labels[index]
-        if pattern not in self._forms:
-            self._forms[pattern] = prop.hard_form(
-                pattern, outputs=self.handle.output_size, inputs=tuple(x0.shape)
-            )
-        form = self._forms[pattern]
-        region = Region.of(prop, torch.from_numpy(x0[None]))
-        values: dict[str, Array] = {"x0": x0.reshape(-1)}
+        prop, x0, handle = self.prop, self.points[index], self.handle
+        Region.of(prop, torch.from_numpy(x0[None]))  # names what is wrong with it
+        pattern = None if self.labels is None else tuple(sorted(set(self.labels[index])))
+        shape = Shape(handle.output_size, tuple(x0.shape))
+        if prop.uses_labels and pattern is None:
+            raise no_labels()
+        values: dict[str, Any] = {"x0": x0.reshape(-1).tolist()}
         if "y0" in prop.sources and self.arithmetic == "float32":
             raise InputError(
                 f"property '{prop.name}' cannot be judged in float32",
@@ -194,17 +204,32 @@ class Problem:
                 fix="leave out --arithmetic float32 for a verdict in real arithmetic",
             )
         if "y0" in prop.sources:
-            values["y0"] = self.handle.relu_form.forward(x0.reshape(1, -1))[0]
-        constraints = tuple(substitute(c, values) for c in region.constraints)
+            values["y0"] = handle.relu_form.forward(x0.reshape(1, -1))[0].tolist()
+        asked = ask(question(self._text, pattern, shape), x0.size, handle.output_size, values)
         return Query(
-            self.handle,
-            region.lower[0].numpy().reshape(-1),
-            region.upper[0].numpy().reshape(-1),
-            substitute(form, values),
-            tuple(c for c in constraints if isinstance(c, Affine)),
+            self._network(asked),
+            np.array(asked.lower),
+            np.array(asked.upper),
+            asked.form,
+            asked.constraints,
             name=f"{prop.name}[{self.number(index)}]",
             arithmetic=self.arithmetic,
+            integers=None if asked.integers is None else np.array(asked.integers),
+            choices=asked.choices,
         )
+
+    def _network(self, asked: Asked) -> Network | Joint:
+        """Of the variables: the network itself, if they are its inputs."""
+        if asked.points == 1 and asked.ties.is_trivial:
+            return self.handle
+        home = asked.ties.home
+        if home not in self._products:
+            networks = [self.handle] * asked.points
+            if self.against is not None and asked.points == 2:
+                networks[1] = load_network(self.against, mean=self.mean, std=self.std)
+                check_alike(*networks)
+            self._products[home] = Joint(tuple(networks), home, asked.ties.count)
+        return self._products[home]
 
     def decide(self, indices: Sequence[int]) -> list[Verdict]:
         """Together, since they share the network and the attack; if memory does not suffice, one by
@@ -271,7 +296,7 @@ class Problem:
             start = clock.now()
             found = self._finish(i, query, named, end)
             found = replace(found, seconds=found.seconds + clock.now() - start)
-            finished.append(self._shaped(found))
+            finished.append(self._shaped(query, found))
         return finished
 
     @property
@@ -286,11 +311,16 @@ class Problem:
             return f"the backend {self.backend} keeps no proofs"
         return evidence.beyond(self.handle) or evidence.obstacle(self.handle, self.arithmetic)
 
-    def _shaped(self, verdict: Verdict) -> Verdict:
-        """Provers work on flat vectors; whoever asked gave points of another shape."""
+    def _shaped(self, query: Query, verdict: Verdict) -> Verdict:
+        """Provers work on flat vectors of variables; whoever asked gave points of another shape."""
         if verdict.witness is None:
             return verdict
-        return replace(verdict, witness=verdict.witness.reshape(self.points.shape[1:]))
+        shape = self.points.shape[1:]
+        if not isinstance(query.network, Joint):
+            return replace(verdict, witness=verdict.witness.reshape(shape))
+        first, *rest = query.network.expand(verdict.witness)
+        second = rest[0].reshape(shape) if rest else None
+        return replace(verdict, witness=first.reshape(shape), witness2=second)
 
     def write_claim(self) -> None:
         """What is asked, into the folder of the certificates."""
@@ -346,35 +376,6 @@ def _backend(name: str) -> Backend:
     return BACKENDS[name]()
 
 
-def _patterns(labels: Any, count: int, outputs: int) -> Labels:
-    if labels is None:
-        raise InputError(
-            "this property speaks of labels", expected="labels=...", found="none",
-            fix="pass classes (count,) or multi-hot labels (count, outputs)",
-        )  # fmt: skip
-    values = np.asarray(labels.detach().cpu() if isinstance(labels, Tensor) else labels)
-    if values.shape == (count,):
-        patterns: Labels = tuple((int(v),) for v in values)
-    elif values.shape == (count, outputs):
-        patterns = tuple(tuple(int(c) for c in np.flatnonzero(row)) for row in values)
-    else:
-        raise InputError(
-            "labels do not fit the data points",
-            expected=f"({count},) or ({count}, {outputs})",
-            found=str(values.shape),
-            fix="pass classes, or multi-hot labels",
-        )
-    for pattern in patterns:
-        if any(not 0 <= c < outputs for c in pattern):
-            raise InputError(
-                "a label does not exist",
-                expected=f"classes from 0 to {outputs - 1}",
-                found=str(pattern),
-                fix="check the labels against the network's outputs",
-            )
-    return patterns
-
-
 # --- one process or several ---
 
 _last: Problem | None = None
@@ -427,9 +428,10 @@ def _given_up(problem: Problem, reason: Reason, stage: str, detail: str = "") ->
 def verify(
     prop: Property,
     network: Network | nn.Module | str | Path | bytes,
-    x: Tensor | Array,
+    x: Tensor | Array | None = None,
     labels: Any = None,
     *,
+    against: Network | str | Path | bytes | None = None,
     timeout: float = 10.0,
     jobs: int = 1,
     backend: str = "bab",
@@ -446,11 +448,13 @@ def verify(
 ) -> list[Verdict]:
     """Prove or refute ``prop`` around every row of ``x`` (raw inputs), for an ONNX file or module.
 
-    One `Verdict` for each row: ``verified``, ``falsified`` with a ``witness`` of the row's shape,
-    or ``unknown`` with a reason. ``timeout`` is in seconds for each query, all that is done for it
-    included: what rows have in common (reading the network, say) is paid by all of them. ``memory``
-    is in GB for each process, by default half of what is free; beyond it the answer is ``unknown``.
-    ``mean``/``std`` are for networks that take normalised input.
+    One `Verdict` for each row: ``verified``, ``falsified`` with a ``witness`` of the row's shape
+    (and ``witness2``, where the property binds x2), or ``unknown`` with a reason. A property that
+    depends on no data point is closed: without ``x`` the list holds its one verdict. ``against`` is
+    the network of x2, where it is another one. ``timeout`` is in seconds for each query, all that
+    is done for it included: what rows have in common (reading the network, say) is paid by all of
+    them. ``memory`` is in GB for each process, by default half of what is free; beyond it the
+    answer is ``unknown``. ``mean``/``std`` are for networks that take normalised input.
 
     The independent checker is asked to confirm every proof where that is cheap, and a proof that it
     does not confirm is ``unknown``; `Verdict.evidence` says what a verdict rests on. ``fast`` takes
@@ -487,6 +491,7 @@ def verify(
         std=std,
         seed=seed,
         arithmetic=arithmetic,
+        against=None if against is None else _source(against),
     )
     if problem.certificates is not None and len(problem):
         problem.write_claim()
@@ -496,3 +501,7 @@ def verify(
         if on_verdict is not None:
             on_verdict(index, verdict)
     return [found[i] for i in range(len(problem))]
+
+
+def _source(network: Network | str | Path | bytes) -> bytes:
+    return (network if isinstance(network, Network) else load_network(network)).source

@@ -17,6 +17,7 @@ from qll.bounds.float32 import Float32, above
 from qll.bounds.rounding import Rounding, Sizes
 from qll.errors import InputError
 from qll.formula.hard import Affine, affine
+from qll.networks.joint import Joint
 from qll.networks.matrices import Array
 
 ARITHMETICS = ("real", "float32")
@@ -54,6 +55,8 @@ def float32_of(network: Any) -> Float32:
 
 
 def _refuse(network: Any) -> None:
+    if isinstance(network, Joint):
+        raise _refusal("a rule that ties inputs or binds x2", "it is proved in real numbers only")
     for layer in network.relu_form.layers[:-1]:
         if not layer.activation.piecewise_linear:
             name = layer.activation.name

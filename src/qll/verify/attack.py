@@ -160,7 +160,8 @@ def _attack(
     alive = np.arange(len(queries))
     parts = tree.parts if isinstance(tree, Any_) else (tree,)
     search = _Batch(network, queries, parts)
-    start = _starts(lower, upper, plan.starts, rng, first_points)
+    whole = _whole(queries)
+    start = _rounded(_starts(lower, upper, plan.starts, rng, first_points), whole)
     starts = start.shape[1]
     aims = np.full((len(queries), starts), -1)
     aims[:, 1::2] = rng.integers(len(parts), size=aims[:, 1::2].shape)
@@ -180,7 +181,20 @@ def _attack(
         width = _between(FIRST_STEP, LAST_STEP, step, plan.steps) * (upper - lower)[alive] / 2
         moved = x + width[:, None].astype(np.float32) * np.sign(gradient)
         x = np.clip(moved, lower[alive, None], upper[alive, None]).astype(np.float32)
+        x = _rounded(x, None if whole is None else whole[alive])
     return best
+
+
+def _whole(queries: Sequence[Query]) -> NDArray[np.bool_] | None:
+    """(queries, inputs) inputs that are whole numbers."""
+    if all(query.integers is None for query in queries):
+        return None
+    none = np.zeros(queries[0].lower.size, dtype=bool)
+    return np.stack([none if q.integers is None else q.integers for q in queries])
+
+
+def _rounded(x: Single, whole: NDArray[np.bool_] | None) -> Single:
+    return x if whole is None else np.where(whole[:, None], np.rint(x), x)
 
 
 def _between(first: float, last: float, step: int, steps: int) -> float:

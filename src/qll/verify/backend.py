@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, final
 
@@ -12,6 +12,7 @@ import numpy as np
 from qll.limits import default_memory, limited
 from qll.registry import Registry
 from qll.verify import clock
+from qll.verify.joining import join
 from qll.verify.judge import Worth, judge
 from qll.verify.query import Query
 from qll.verify.verdict import VACUOUS_NOTE, Evidence, Reason, Status, Verdict
@@ -51,10 +52,32 @@ class Backend(ABC):
     @final
     def decide(self, queries: Sequence[Query], budget: Budget) -> list[Verdict]:
         clock.use(budget.clock)
+        asked = [query.cases for query in queries]
+        most = max(map(len, asked), default=1)
+        share = replace(budget, seconds=budget.seconds / max(most, 1))
+        flat = iter(self._each([case for cases in asked for case in cases], share))
+        found = []
+        for cases in asked:
+            parts = [next(flat) for _ in cases]
+            if len(parts) == 1:
+                found += parts
+            else:
+                found.append(join(cases, parts) if parts else _vacuous(self.name))
+        return found
+
+    def _run(self, queries: Sequence[Query], budget: Budget) -> Iterator[Verdict]:
+        """Networks one after the other: queries of tied inputs may be about others."""
+        found: dict[int, Verdict] = {}
+        for network in {id(query.network) for query in queries}:
+            own = [k for k, query in enumerate(queries) if id(query.network) == network]
+            found.update(zip(own, self.run([queries[k] for k in own], budget), strict=True))
+        return (found[k] for k in range(len(queries)))
+
+    def _each(self, queries: Sequence[Query], budget: Budget) -> list[Verdict]:
         accepted = [q for q in queries if not q.vacuous and self.refuses(q) is None]
         memory = default_memory() if budget.memory is None else budget.memory
         with limited(memory=memory):
-            answers = iter(self.run(accepted, budget) if accepted else [])
+            answers = iter(self._run(accepted, budget))
         verdicts = []
         for query in queries:
             if query.vacuous:

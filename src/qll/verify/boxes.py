@@ -187,6 +187,7 @@ class _BoxRun:
         self.dense = prover.dense if outputs_only else None
         self.finisher = prover.finisher if outputs_only else None
         self.query = query
+        self.whole = query.integers
         self.deadline = deadline
         self.search = search
         # When to call the duals.
@@ -349,6 +350,9 @@ class _BoxRun:
             alive = kept.open[:, index] & (mine_low <= mine_high).all(axis=1)
             lower = np.where(alive[:, None], np.minimum(lower, mine_low), lower)
             upper = np.where(alive[:, None], np.maximum(upper, mine_high), upper)
+        if self.whole is not None:  # rounded outward they are, so that no whole number is lost
+            lower = np.where(self.whole, np.ceil(lower), lower)
+            upper = np.where(self.whole, np.floor(upper), upper)
         some = (lower <= upper).all(axis=1)
         shrunk = (upper - lower < SHRUNK * (kept.upper - kept.lower)).any(axis=1)
         return replace(kept, lower=lower, upper=upper, shrunk=shrunk).take(some)
@@ -422,6 +426,7 @@ class _BoxRun:
         corner = np.where(linear > 0, kept.lower[:, None], kept.upper[:, None])
         centre = ((kept.lower + kept.upper) / 2)[:, None]
         points = np.concatenate([centre, corner], axis=1).reshape(-1, kept.lower.shape[1])
+        points = self.query.clip(points)
         condition = self.query.exact_search
         values = condition.value(condition.leaf_values(self.form.forward(points), points))
         best = int(values.argmax())
@@ -445,6 +450,8 @@ class _BoxRun:
         width = pool.upper - pool.lower
         size = np.maximum(np.maximum(np.abs(pool.lower), np.abs(pool.upper)), 1e-300)
         allowed = width > LEAST_WIDTH * size
+        if self.whole is not None:
+            allowed &= ~self.whole | (width >= 1)
         if not allowed.any(axis=1).all():
             return None
         # Where no input influences the bound, the widest one is as good as any.
@@ -453,6 +460,10 @@ class _BoxRun:
         middle = pool.lower[rows, at] + (pool.upper[rows, at] - pool.lower[rows, at]) / 2
         lower, upper = pool.lower.copy(), pool.upper.copy()
         lower[rows, at] = upper[rows, at] = middle
+        if self.whole is not None:  # below or from the next whole number on
+            cut = self.whole[at]
+            upper[rows[cut], at[cut]] = np.floor(middle[cut])
+            lower[rows[cut], at[cut]] = np.floor(middle[cut]) + 1
         here = self.count + rows
         there = here + len(pool)
         self.count += 2 * len(pool)

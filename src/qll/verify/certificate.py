@@ -30,20 +30,22 @@ from qll.audit.layout import (
     FORMAT,
     HALVE,
     MAGIC,
-    OF_VERDICT,
     OPEN,
     SPLIT,
     TIGHTEN,
     Header,
     digest,
+    names,
 )
 from qll.bounds.chain import Node
 from qll.bounds.groups import Groups
 from qll.files import write_atomically, write_error
 from qll.formula.question import question
 from qll.formula.rewrite import Shape
+from qll.networks.joint import Joint
 from qll.verify.boxes import _conjunctions as conjunctions
 from qll.verify.condition import Any_, Array, Both, Tree, obligations
+from qll.verify.joining import ByCases
 from qll.verify.proof import Boxes, ByConstruction, Outcome, Trail
 from qll.verify.query import Query
 from qll.verify.subject import Subject, explicit, short
@@ -69,16 +71,26 @@ def certify(
     A ``verified`` verdict needs the proof that `Budget(proofs=True)` keeps. Without a ``subject``
     the claim is about the query's own box and ground formula.
     """
-    network = query.network.source  # type: ignore[attr-defined]
+    network = _network(query).source
     subject = explicit(query) if subject is None else subject
     header = _header(query, verdict, subject)
     if verdict.status is Status.FALSIFIED:
-        data = pack(header, {"x0": subject.x0, "witness": verdict.witness})
+        witness = verdict.witness
+        if isinstance(query.network, Joint) and witness is not None:
+            witness = query.network.expand(witness)
+        data = pack(header, {"x0": subject.x0, "witness": witness})
         return data, audit(data, network, stop=stop)
-    writer = _writer(query, verdict)
+    cases = query.cases
+    proofs = verdict.proof.parts if isinstance(verdict.proof, ByCases) else (
+        (cases[0] if len(cases) == 1 else query, verdict.proof),
+    )  # fmt: skip
+    writers = [_writer(case, proof) for case, proof in proofs]
     data, answer = b"", Answer("verified", False, "no precision is enough")
     for precision in PRECISIONS:
-        arrays = {"x0": subject.x0, **writer.arrays(precision)}
+        arrays = {"x0": subject.x0}
+        for number, writer in enumerate(writers):
+            end = f".{number}" if number else ""
+            arrays |= {name + end: v for name, v in writer.arrays(precision).items()}
         data = pack(replace(header, precision=precision), arrays)
         answer = audit(data, network, stop=stop)
         if answer.confirmed or answer.beyond:
@@ -89,9 +101,10 @@ def certify(
 def pack(header: Header, arrays: dict[str, Any]) -> bytes:
     """The file that `qll.audit.layout` reads, with the types that are declared there."""
     raw = {}
-    for name in OF_VERDICT[header.verdict]:
+    count = sum(name.partition(".")[0] == "kinds" for name in arrays)
+    for name in names(header.verdict, count):
         values = np.asarray(arrays[name]).ravel()
-        raw[name] = values.astype(COLUMNS[name].type(header.precision))
+        raw[name] = values.astype(COLUMNS[name.partition(".")[0]].type(header.precision))
         if values.dtype.kind in "biu" and (raw[name] != values).any():
             raise ValueError(f"{name} does not fit its type")
     lengths = {name: values.size for name, values in raw.items()}
@@ -156,7 +169,7 @@ class Unwritable(Exception):
 
 
 def _header(query: Query, verdict: Verdict, subject: Subject) -> Header:
-    network: Any = query.network
+    network = _network(query)
     mean, std = (None, None) if network.normalisation is None else network.normalisation
     shape = Shape(network.output_size, tuple(network.input_shape))
     asked = question(subject.text, subject.labels, shape)
@@ -171,19 +184,29 @@ def _header(query: Query, verdict: Verdict, subject: Subject) -> Header:
         tie_violates=query.tie_violates,
         arithmetic=query.arithmetic or "real",
         ground=digest(repr((asked.form, asked.constraints)).encode()),
-        region=digest(query.lower.tobytes(), query.upper.tobytes()),
+        region=digest(*(side.tobytes() for q in query.cases for side in (q.lower, q.upper))),
         precision=PRECISIONS[0],
     )
 
 
-def _writer(query: Query, verdict: Verdict) -> _Writer:
-    if isinstance(verdict.proof, ByConstruction):
+def _network(query: Query) -> Any:
+    """The user's own, of which the checker makes the product itself."""
+    network: Any = query.network
+    if not isinstance(network, Joint):
+        return network
+    if any(other.sha256 != network.networks[0].sha256 for other in network.networks):
+        raise Unwritable("certificates are about one network")
+    return network.networks[0]
+
+
+def _writer(query: Query, proof: Any) -> _Writer:
+    if isinstance(proof, ByConstruction):
         writer = _Writer(query, None)
         writer.follow_construction(query)
         return writer
-    if verdict.proof is None:
+    if proof is None:
         raise Unwritable("no proof was kept")
-    prover, outcome = verdict.proof
+    prover, outcome = proof
     if outcome.dropped:
         raise Unwritable(outcome.dropped)
     writer = _Writer(query, prover.neurons_of(outcome))

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qll.errors import InputError
-from qll.formula.hard import Affine, HardForm, Max, Min, Slot, affine, is_finite, is_usable, nearest
+from qll.formula.hard import Affine, HardForm, Max, Min, Slot, is_finite, is_usable, nearest
 
 Array: TypeAlias = NDArray[np.float64]
 
@@ -247,23 +247,6 @@ def unusable(form: Affine) -> InputError:
         found=", ".join(f"{nearest(c):.3g}" for c in numbers if not is_usable(c))[:80],
         fix="check the thresholds and parameters of the property",
     )
-
-
-def substitute(form: HardForm, values: Mapping[str, Sequence[float] | Array]) -> HardForm:
-    """The form with the slots of the given sources (``x0``, ``y0``) replaced by constants."""
-    match form:
-        case Affine(terms, constant):
-            kept = []
-            for (source, index), coefficient in terms:
-                if source in values:
-                    constant += coefficient * Fraction(float(values[source][index]))
-                else:
-                    kept.append(((source, index), coefficient))
-            return affine(kept, constant)
-        case Max(parts):
-            return Max(tuple(substitute(part, values) for part in parts))
-        case Min(parts):
-            return Min(tuple(substitute(part, values) for part in parts))
 
 
 def compile_condition(

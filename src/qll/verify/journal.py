@@ -112,6 +112,8 @@ class Journal:
         row = {"point": index, **verdict.as_json()}
         if verdict.witness is not None:
             row["witness"] = [float(v) for v in verdict.witness.reshape(-1)]
+        if verdict.witness2 is not None:
+            row["witness2"] = [float(v) for v in verdict.witness2.reshape(-1)]
         self.known[index] = row
         self._line(row)
 
@@ -157,4 +159,9 @@ def question(problem: Problem) -> dict[str, Any]:
         "arithmetic": problem.arithmetic,
         "count": len(problem),
         **({} if problem.fast else {"checked": True}),
+        **(
+            {}
+            if problem.against is None
+            else {"against": hashlib.sha256(problem.against).hexdigest()}
+        ),
     }

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from qll.errors import InputError
 from qll.formula.hard import Affine, HardForm, affine, negated
+from qll.formula.normal import Folded, cases, demands, fold, is_axis
 from qll.networks.relu_form import ReluForm
 from qll.verify.arithmetic import check_arithmetic, float32_of, inside, on_grid, radii
 from qll.verify.condition import Array, Condition, assume, both, compile_condition, unusable
@@ -32,10 +34,13 @@ class VerifiableNetwork(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Query:
-    """``falsified`` iff some ``x`` with ``lower <= x <= upper`` and every constraint <= 0 gives the
-    condition a value > 0 (>= 0 where ``tie_violates``). The box is exact: its float64 ends are the
-    region, however they were computed. ``arithmetic`` says in which numbers the network computes
-    (`qll.verify.arithmetic`); None is real, but a witness must violate at run time as well."""
+    """``falsified`` iff some ``x`` with ``lower <= x <= upper``, every constraint <= 0 and whole
+    numbers where ``integers`` says so gives the condition a value > 0 (>= 0 where
+    ``tie_violates``). The box is exact: its float64 ends are the region, however they were
+    computed; what the constraints and premises of the condition say of single inputs is folded
+    into it (`qll.formula.normal`), so that it holds every violation, and no more is searched.
+    ``arithmetic`` says in which numbers the network computes (`qll.verify.arithmetic`); None is
+    real, but a witness must violate at run time as well."""
 
     network: VerifiableNetwork
     lower: Array  # (input size,)
@@ -46,6 +51,11 @@ class Query:
     name: str = ""
     arithmetic: str | None = None
     error: Array | None = None  # radii of the leaves on this box, where better ones are known
+    integers: NDArray[np.bool_] | None = None  # (input size,) inputs that are whole numbers
+    # constraints more, of each choice of values that an input may have; one of them holds
+    choices: tuple[tuple[Affine, ...], ...] = ((),)
+    _folded: Folded = field(init=False, repr=False)
+    _inner: tuple[Array, Array] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         size = self.form.input_size
@@ -74,6 +84,8 @@ class Query:
                 found=f"lower {self.lower[k]}, upper {self.upper[k]}",
                 fix="check the sign of epsilon and the range of the data",
             )
+        _ = self.compiled  # so that a bad condition is named before any work
+        self._fold()
         for layer in self.form.layers:
             finite = np.isfinite(layer.bias).all() and all(
                 np.isfinite(w if isinstance(w, np.ndarray) else w.data).all()
@@ -86,23 +98,27 @@ class Query:
                     found="NaN or infinity",
                     fix="train or export the network again",
                 )
-        _ = self.compiled, self.region_rows  # so that a bad condition is named before any work
         check_arithmetic(self.arithmetic)
         if self.in_float32:
             float32_of(self.network)
 
-    @property
-    def form(self) -> ReluForm:
-        return self.network.relu_form
-
-    @cached_property
-    def compiled(self) -> Condition:
-        return compile_condition(
-            self.condition,
-            output_size=self.form.output_size,
-            input_size=self.form.input_size,
-            tie_violates=self.tie_violates,
+    def _fold(self) -> None:
+        """The box as tight as the constraints and premises make it."""
+        self._check_constraints()
+        whole = None if self.integers is None else self.integers.tolist()
+        # Thousands of pixels are not gone through one by one where nothing is said of them.
+        said = self.constraints or whole or any(map(is_axis, demands(self.condition)))
+        lower, upper = (self.lower.tolist(), self.upper.tolist()) if said else ([], [])
+        found = fold(
+            lower, upper, self.condition, self.constraints, whole, tie_violates=self.tie_violates
         )
+        least, most = self.lower, self.upper
+        if said and not found.is_empty:
+            least, most = np.array(found.least), np.array(found.most)
+            object.__setattr__(self, "lower", np.array(found.lower))
+            object.__setattr__(self, "upper", np.array(found.upper))
+        object.__setattr__(self, "_folded", found)
+        object.__setattr__(self, "_inner", (least, most))
 
     @property
     def in_float32(self) -> bool:
@@ -113,29 +129,24 @@ class Query:
         """The condition as a proof about real outputs needs it: in float32, on the numbers that
         there are, and `radii` added."""
         if not self.in_float32:
-            return self.compiled
-        exact = tuple(on_grid(e, tie_violates=self.tie_violates) for e in self.compiled.exact)
+            return self.reduced
+        exact = tuple(on_grid(e, tie_violates=self.tie_violates) for e in self.reduced.exact)
         constant = np.array([leaf.floats[1] for leaf in exact])
-        return replace(self.compiled, constant=constant, exact=exact)
+        return replace(self.reduced, constant=constant, exact=exact)
 
     @cached_property
     def radii(self) -> Array:
         """Of the leaves of `search` on the box: how far float32 may move them."""
         if self.error is not None:
             return self.error
-        found = radii(self.network, self.lower, self.upper, self.compiled.outputs)
-        return np.concatenate([found, np.zeros(len(self.constraints))])
+        found = radii(self.network, self.lower, self.upper, self.reduced.outputs)
+        return np.concatenate([found, np.zeros(len(self._folded.constraints))])
 
-    @cached_property
-    def region_rows(self) -> tuple[Array, Array]:
-        """The constraints as ``rows @ x + constant <= 0``."""
-        rows = np.zeros((len(self.constraints), self.form.input_size))
-        constant = np.zeros(len(self.constraints))
-        for r, constraint in enumerate(self.constraints):
+    def _check_constraints(self) -> None:
+        for constraint in self.constraints:
             if not constraint.is_usable:
                 raise unusable(constraint)
-            terms, constant[r] = constraint.floats
-            for (source, index), coefficient in terms:
+            for (source, index), _ in constraint.terms:
                 if source != "x" or not 0 <= index < self.form.input_size:
                     raise InputError(
                         f"a constraint of the region speaks of {source}[{index}]",
@@ -143,6 +154,39 @@ class Query:
                         found=f"{source}[{index}]",
                         fix="keep constraints on outputs in the property",
                     )
+
+    @property
+    def form(self) -> ReluForm:
+        return self.network.relu_form
+
+    @cached_property
+    def compiled(self) -> Condition:
+        """What a point is judged by."""
+        return self._compile(self.condition)
+
+    @cached_property
+    def reduced(self) -> Condition:
+        """What is left of it in the folded box."""
+        folded = self._folded.form
+        return self.compiled if folded is self.condition else self._compile(folded)
+
+    def _compile(self, form: HardForm) -> Condition:
+        return compile_condition(
+            form,
+            output_size=self.form.output_size,
+            input_size=self.form.input_size,
+            tie_violates=self.tie_violates,
+        )
+
+    @cached_property
+    def region_rows(self) -> tuple[Array, Array]:
+        """The constraints that the box does not say, as ``rows @ x + constant <= 0``."""
+        kept = self._folded.constraints
+        rows = np.zeros((len(kept), self.form.input_size))
+        constant = np.zeros(len(kept))
+        for r, constraint in enumerate(kept):
+            terms, constant[r] = constraint.floats
+            for (_, index), coefficient in terms:
                 rows[r, index] = coefficient
         return rows, constant
 
@@ -152,7 +196,7 @@ class Query:
         region as one more function that has to be >= 0. In float32 no less than what any evaluation
         gives: `judged` and the radii of the whole box."""
         if not self.in_float32:
-            return self._with_region(self.compiled)
+            return self._with_region(self.reduced)
         found = self._with_region(self.judged)
         moved = np.nextafter(found.constant + self.radii, np.inf)
         return replace(found, constant=np.where(np.isnan(moved), np.inf, moved))
@@ -176,22 +220,24 @@ class Query:
             np.concatenate([inner.constant, -constant]),
             tree,
             inner.tie_violates,
-            (*inner.exact, *(negated(c) for c in self.constraints)),  # type: ignore[arg-type]
+            (*inner.exact, *(negated(c) for c in self._folded.constraints)),  # type: ignore[arg-type]
         )
 
     @cached_property
     def vacuous(self) -> bool:
         """Nothing of the region can violate the condition, whatever the network computes: the data
         point's labels or coordinates make the premise false, or the region is empty. Exact."""
-        if any(self._least(constraint) > 0 for constraint in self.constraints):
+        if self._folded.is_empty:
+            return True
+        if any(self._least(constraint) > 0 for constraint in self._folded.constraints):
             return True
         known: dict[int, bool] = {}
-        for leaf, form in enumerate(self.compiled.exact):
+        for leaf, form in enumerate(self.reduced.exact):
             if all(source == "x" for (source, _), _ in form.terms):
                 most = -self._least(affine([(s, -c) for s, c in form.terms], -form.constant))
                 if not (most >= 0 if self.tie_violates else most > 0):
                     known[leaf] = False
-        return assume(self.compiled.tree, known) is False
+        return assume(self.reduced.tree, known) is False
 
     def _least(self, form: Affine) -> Fraction:
         """The exact minimum of a function of the input over the box."""
@@ -201,10 +247,26 @@ class Query:
         return total
 
     def clip(self, points: Array) -> Array:
-        """Into the box, to the numbers of the arithmetic."""
+        """Points of the box in which a violation may be: beyond a premise, and whole numbers."""
+        if self.integers is not None:
+            points = np.where(self.integers, np.rint(points), points)
         if self.in_float32:
-            return inside(points, self.lower, self.upper)
-        return np.clip(points, self.lower, self.upper)
+            return inside(points, *self._inner)
+        return np.clip(points, *self._inner)
+
+    @cached_property
+    def cases(self) -> tuple[Query, ...]:
+        """Queries of which one is falsified iff this one is: each with the premises on inputs of
+        one disjunct folded into its box. Those without a violation are left out."""
+        forms = cases(self.condition)
+        if len(forms) == len(self.choices) == 1 and not self.choices[0]:
+            return () if self._folded.is_empty else (self,)
+        parts = [
+            replace(self, condition=form, constraints=(*self.constraints, *more), choices=((),))
+            for more in self.choices
+            for form in forms
+        ]
+        return tuple(part for part in parts if not part._folded.is_empty)
 
     def contains(self, x: Sequence[float] | Array) -> bool:
         """Exact: comparisons of floats for the box, rational arithmetic for the constraints."""
@@ -215,11 +277,17 @@ class Query:
             return False
         if self.in_float32 and (point.astype(np.float32) != point).any():
             return False
-        return all(
-            sum(
-                (c * Fraction(float(point[k])) for (_, k), c in constraint.terms),
-                Fraction(constraint.constant),
-            )
-            <= 0
-            for constraint in self.constraints
+        if self.integers is not None and (point != np.rint(point))[self.integers].any():
+            return False
+        return _met(self.constraints, point) and any(_met(more, point) for more in self.choices)
+
+
+def _met(constraints: Sequence[Affine], point: Array) -> bool:
+    return all(
+        sum(
+            (c * Fraction(float(point[k])) for (_, k), c in constraint.terms),
+            Fraction(constraint.constant),
         )
+        <= 0
+        for constraint in constraints
+    )

@@ -55,6 +55,9 @@ def explicit(query: Query) -> Subject:
 
     region = [f"box({numbers(query.lower)}, {numbers(query.upper)})"]
     region += [_text(constraint) for constraint in query.constraints]
+    if query.integers is not None:
+        whole = [f"x[{k}]" for k in np.flatnonzero(query.integers)]
+        region += [f"integer({', '.join(whole)})"] if whole else []
     text = f"forall x in {' and '.join(region)}:\n  {_text(query.condition)}\n"
     return Subject(canonical(parse_specification(text)), None, query.lower)
 

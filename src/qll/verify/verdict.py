@@ -68,6 +68,7 @@ class Verdict:
     nodes: int = 0
     seconds: float = 0.0
     backend: str = "bab"
+    witness2: Any = None  # the second point, of a property that binds x2
     notes: tuple[str, ...] = ()
     vacuous: bool = False
     evidence: Evidence | None = None

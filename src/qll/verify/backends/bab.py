@@ -19,6 +19,7 @@ from qll.verify.condition import Array, both, ways
 from qll.verify.construction import by_construction
 from qll.verify.graph import GraphProver
 from qll.verify.judge import Judgement, Worth, judge
+from qll.verify.lattice import walk
 from qll.verify.pattern import climb
 from qll.verify.proof import Outcome
 from qll.verify.prover import ChainProver, fits_kernels
@@ -43,6 +44,9 @@ CLIMBS = 10
 FEW_INPUTS = 10
 FEW_WAYS = 256
 CLIMB_SECONDS = 0.3
+WALK_SECONDS = 0.5
+# Of many whole inputs boxes alone close few: neurons are split early.
+MANY_ALONE = 0.02
 
 
 @BACKENDS.register("bab")
@@ -69,6 +73,8 @@ class BranchAndBound(Backend):
                 some = attack(network, [queries[i] for i in left], plan, deadline=late)
                 for i, best in zip(left, some, strict=True):
                     found.verdicts[i] = self._judge(queries[i], best, near, i)
+                    if found.verdicts[i] is None and plan is SECOND:
+                        found.verdicts[i] = self._walk(queries[i], best, work.deadline, near, i)
         provers: dict[tuple[bool, bool], Prover] = {}
         keys = [(query.search.inputs is None, splits_boxes(query)) for query in queries]
         for i, query in enumerate(queries):
@@ -86,6 +92,16 @@ class BranchAndBound(Backend):
                     )
                     found.verdicts[i] = verdict if budget.proofs else replace(verdict, proof=None)
         return found.finished()
+
+    def _walk(
+        self, query: Query, found: Found, deadline: float, near: dict[int, Judgement], index: int
+    ) -> Verdict | None:
+        """Among whole numbers, from where the attack ended."""
+        if query.integers is None:
+            return None
+        most = min(deadline, clock.now() + WALK_SECONDS)
+        point, value = walk(query, found.point, seed=index, deadline=most)
+        return self._judge(query, Found(point, value), near, index)
 
     def _judge(
         self, query: Query, found: Found, near: dict[int, Judgement], index: int
@@ -197,8 +213,11 @@ class _Decisions:
 
 
 def splits_boxes(query: Query) -> bool:
-    free = int((query.upper > query.lower).sum())  # those that cannot move cost nothing
-    return free <= FEW_INPUTS and ways(query.search.tree) <= FEW_WAYS
+    free = query.upper > query.lower  # those that cannot move cost nothing
+    if ways(query.search.tree) > FEW_WAYS:
+        return False
+    whole = query.integers is not None and bool((free & query.integers).any())
+    return whole or int(free.sum()) <= FEW_INPUTS
 
 
 def choose_prover(query: Query) -> Prover:
@@ -206,7 +225,8 @@ def choose_prover(query: Query) -> Prover:
     reference for everything else."""
     form = query.form
     if splits_boxes(query):
-        return BoxProver(form)
+        many = int((query.upper > query.lower).sum()) > FEW_INPUTS
+        return BoxProver(form, alone=MANY_ALONE) if many else BoxProver(form)
     if available() and fits_kernels(form) and query.search.inputs is None:
         return ChainProver(form)
     return GraphProver(form)
@@ -263,8 +283,7 @@ def _as_verdict(outcome: Outcome, ties: list[Judgement]) -> Verdict:
 
 def _trivial(query: Query) -> Verdict | None:
     """Conditions that every point violates; those that none does are the template's."""
-    tree = query.compiled.tree
-    if tree is True:
+    if query.compiled.tree is True or query.search.tree is True:
         point = (query.lower + query.upper) / 2
         point = query.clip(point)
         if query.contains(point):

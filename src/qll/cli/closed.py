@@ -1,0 +1,65 @@
+"""The verdict of a rule that needs no data point, in words: with the witness, by names."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from qll.networks import Network
+    from qll.property import Property
+
+# Inputs of a witness that are shown; the rest are in --json.
+_SHOWN = 40
+
+
+def closed_lines(
+    rule: Property, row: dict[str, Any], networks: tuple[Network, Network]
+) -> list[str]:
+    """``networks`` are those of x and of x2."""
+    status = row["status"]
+    if row.get("vacuous"):
+        return ["verified, vacuously: no point meets the premise, whatever the network computes"]
+    if status == "unknown":
+        bound = row.get("bound")
+        short = "" if bound is None or bound > 0 else f" (bound {bound:.3g}, needed above 0)"
+        return [f"unknown: {row['reason']}{short}"]
+    if status == "verified" or row.get("witness") is None:
+        return [f"{status} ({row['nodes']} nodes, {row['seconds']:.2f} s)"]
+    return [f"falsified ({row['seconds']:.2f} s)", *_witness(rule, row, networks)]
+
+
+def _witness(rule: Property, row: dict[str, Any], networks: tuple[Network, Network]) -> list[str]:
+    first, second = row["witness"], row.get("witness2")
+    names = [f"x[{k}]" for k in range(len(first))]
+    outputs = [f"y[{k}]" for k in range(networks[0].output_size)]
+    for declared in rule.specification.names:
+        if declared.kind == "inputs":
+            names = list(declared.names)
+        else:
+            outputs = list(declared.names)
+    lines = []
+    for k, name in enumerate(names[:_SHOWN]):
+        line = f"  {name} = {first[k]:.9g}"
+        if second is not None and second[k] != first[k]:
+            line += f"  and  {second[k]:.9g}"
+        lines.append(line)
+    if len(names) > _SHOWN:
+        lines.append(f"  and {len(names) - _SHOWN} inputs more: see --json")
+    values = [_outputs(n, point) for n, point in zip(networks, (first, second), strict=True)]
+    for k, name in enumerate(outputs):
+        if values[0] is None:
+            break
+        line = f"  {name}: {values[0][k]:.6g}"
+        if values[1] is not None:
+            line += f"  and  {values[1][k]:.6g}"
+        lines.append(line)
+    return lines
+
+
+def _outputs(network: Network, point: list[float] | None) -> list[float] | None:
+    """What ONNX Runtime answers there."""
+    import numpy as np
+
+    if point is None:
+        return None
+    return np.asarray(network.runtime(np.array([point]))).reshape(-1).tolist()

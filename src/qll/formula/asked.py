@@ -1,0 +1,125 @@
+"""A question at a data point, in normal form: variables, their box, and cases (`normal`).
+
+The entries of x, then those of x2, become variables: entries that are said to be equal are one. The
+outputs are those of x, then those of x2. Prover and checker both begin here, with the same text.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+from qll.errors import InputError
+from qll.formula.hard import ONE, Affine, HardForm, Slot, affine
+from qll.formula.normal import MOST_CASES, Folded, Ties, cases, fold, rename, substitute, tie
+from qll.formula.question import Place, Question
+
+
+@dataclass(frozen=True)
+class Asked:
+    """``lower``/``upper`` and ``integers`` are of the variables; ``constraints`` and ``form`` are
+    over ``("x", variable)`` and ``("y", output)``, and so are the constraints of the ``choices``,
+    of which one holds."""
+
+    points: int
+    ties: Ties
+    lower: list[float]
+    upper: list[float]
+    integers: list[bool] | None
+    constraints: tuple[Affine, ...]
+    choices: tuple[tuple[Affine, ...], ...]
+    form: HardForm
+
+    def folded(self, *, tie_violates: bool = False) -> list[Folded]:
+        """A box for each case that can have a violation, in order."""
+        forms = cases(self.form)
+        found = [
+            fold(self.lower, self.upper, form, (*self.constraints, *choice), self.integers,
+                 tie_violates=tie_violates)
+            for choice in self.choices
+            for form in forms
+        ]  # fmt: skip
+        return [each for each in found if not each.is_empty]
+
+
+def ask(
+    question: Question, inputs: int, outputs: int, values: Mapping[str, Sequence[Any]]
+) -> Asked:
+    """``values`` are those of x0 and, where it is spoken of, y0, at the data point."""
+    points = len(question.places)
+    given = [_substituted(c, values) for c in question.constraints]
+    ties, constraints = tie(given, inputs, points)
+    lower, upper = [-math.inf] * ties.count, [math.inf] * ties.count
+    for point, place in enumerate(question.places):
+        lows, highs = ends(place, values["x0"])
+        for k in range(inputs):
+            home = ties.home[point * inputs + k]
+            lower[home], upper[home] = max(lower[home], lows[k]), min(upper[home], highs[k])
+    integers = None
+    if question.integers:
+        whole = {ties.home[_entry(slot, inputs)] for slot in question.integers}
+        integers = [k in whole for k in range(ties.count)]
+    names = {
+        "x": lambda k: ("x", ties.home[k]),
+        "x2": lambda k: ("x", ties.home[inputs + k]),
+        "y2": lambda k: ("y", outputs + k),
+    }
+    form = rename(substitute(question.form, values), names)
+    choices = _choices(question.values, ties, inputs)
+    return Asked(points, ties, lower, upper, integers, tuple(constraints), choices, form)
+
+
+def _substituted(constraint: Affine, values: Mapping[str, Sequence[Any]]) -> Affine:
+    found = substitute(constraint, values)
+    assert isinstance(found, Affine)  # noqa: S101 - it was one
+    return found
+
+
+def _entry(slot: Slot, inputs: int) -> int:
+    return slot[1] + (inputs if slot[0] == "x2" else 0)
+
+
+def ends(place: Place, x0: Sequence[float]) -> tuple[list[float], list[float]]:
+    """Of the box of one point, in floats: that is the region, however it is rounded."""
+    size = len(x0)
+    lower, upper = [-math.inf] * size, [math.inf] * size
+    for radius in place.radii:
+        for k, centre in enumerate(x0):
+            lower[k] = max(lower[k], float(centre) - radius)
+            upper[k] = min(upper[k], float(centre) + radius)
+    for low, high in place.boxes:
+        if not {len(low), len(high)} <= {1, size}:
+            raise InputError(
+                "a box of the region does not fit the input",
+                expected=f"one number, or {size}",
+                found=f"{len(low)} and {len(high)}",
+                fix="give one number or one for each input",
+            )
+        lower = [max(a, low[k if len(low) > 1 else 0]) for k, a in enumerate(lower)]
+        upper = [min(a, high[k if len(high) > 1 else 0]) for k, a in enumerate(upper)]
+    return lower, upper
+
+
+def _choices(
+    values: tuple[tuple[Slot, tuple[float, ...]], ...], ties: Ties, inputs: int
+) -> tuple[tuple[Affine, ...], ...]:
+    """Constraints for each choice of values of inputs that have gaps between them."""
+    count = math.prod(len(allowed) for _, allowed in values)
+    if count > MOST_CASES:
+        raise InputError(
+            "inputs with values that have gaps between them have too many combinations",
+            expected=f"at most {MOST_CASES}",
+            found=f"{count}",
+            fix="number the values from 0 on, or use 'integer' and a box",
+        )
+    slots = [("x", ties.home[_entry(slot, inputs)]) for slot, _ in values]
+    found = []
+    for chosen in itertools.product(*(allowed for _, allowed in values)):
+        most = [affine([(s, ONE)], -Fraction(v)) for s, v in zip(slots, chosen, strict=True)]
+        least = [affine([(s, -ONE)], Fraction(v)) for s, v in zip(slots, chosen, strict=True)]
+        found.append((*most, *least))
+    return tuple(found)

@@ -1,0 +1,80 @@
+"""What is given besides the rule: labels, shapes, and what is wrong with them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from qll.errors import InputError
+from qll.networks import Network
+from qll.property import Property
+
+Labels = tuple[tuple[int, ...], ...]
+
+
+def declared(prop: Property) -> tuple[int, ...]:
+    """The shape of the input that a property names."""
+    for declared in prop.specification.names:
+        if declared.kind == "inputs":
+            return (len(declared.names),)
+    raise InputError(
+        "the number of inputs of the module is not known",
+        expected="'inputs a, b, ...' in the property, or data points",
+        found="neither",
+        fix="name the inputs in the property, or pass qll.load_network(module, input_shape=...)",
+    )
+
+
+def needs_data(prop: Property) -> InputError:
+    return InputError(
+        f"property '{prop.name}' speaks of data points",
+        expected="data points x: it has x0, y0 or labels in it",
+        found="none",
+        fix="pass --data or x=..., or bound the region by box(...) alone",
+    )
+
+
+def check_alike(network: Network, other: Network) -> None:
+    sizes = [(n.input_size, n.output_size) for n in (network, other)]
+    if sizes[0] != sizes[1]:
+        raise InputError(
+            "the two networks do not fit together",
+            expected=f"{sizes[0][0]} inputs and {sizes[0][1]} outputs",
+            found=f"{sizes[1][0]} and {sizes[1][1]}",
+            fix="compare networks of the same inputs and outputs",
+        )
+
+
+def no_labels() -> InputError:
+    return InputError(
+        "this property speaks of labels", expected="labels=...", found="none",
+        fix="pass classes (count,) or multi-hot labels (count, outputs)",
+    )  # fmt: skip
+
+
+def patterns(labels: Any, count: int, outputs: int) -> Labels:
+    if labels is None:
+        raise no_labels()
+    values = np.asarray(labels.detach().cpu() if isinstance(labels, Tensor) else labels)
+    if values.shape == (count,):
+        patterns: Labels = tuple((int(v),) for v in values)
+    elif values.shape == (count, outputs):
+        patterns = tuple(tuple(int(c) for c in np.flatnonzero(row)) for row in values)
+    else:
+        raise InputError(
+            "labels do not fit the data points",
+            expected=f"({count},) or ({count}, {outputs})",
+            found=str(values.shape),
+            fix="pass classes, or multi-hot labels",
+        )
+    for pattern in patterns:
+        if any(not 0 <= c < outputs for c in pattern):
+            raise InputError(
+                "a label does not exist",
+                expected=f"classes from 0 to {outputs - 1}",
+                found=str(pattern),
+                fix="check the labels against the network's outputs",
+            )
+    return patterns

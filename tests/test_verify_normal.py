@@ -1,0 +1,136 @@
+"""However a set of inputs is written, it is one query: closed rules, premises, equations, cases."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from audit_cases import seal
+from torch import nn
+from typer.testing import CliRunner
+
+import qll
+from qll.audit import audit
+from qll.audit.layout import unpack
+from qll.cli.main import build_app
+from qll.errors import QllError
+from qll.networks import Network, load
+from qll.regions import Region
+from qll.verify.verdict import Evidence
+
+
+@pytest.fixture(scope="module")
+def network() -> Network:
+    torch.manual_seed(0)
+    layers = nn.Linear(7, 16), nn.ReLU(), nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 1)
+    return load(nn.Sequential(*layers), input_shape=(7,))
+
+
+def largest(network: Network, lower: list[float]) -> float:
+    points = np.random.default_rng(0).uniform(lower, 1.0, (20_000, 7))
+    return float(network.relu_form.forward(points).max())
+
+
+LOWER = [0.0, 0.0, 0.0, 0.0, 0.8, 0.8, 0.0]
+
+
+@pytest.mark.parametrize("slack", [0.05, -0.01])
+def test_three_spellings_are_one_query(network: Network, slack: float) -> None:
+    most = largest(network, LOWER) + slack
+    texts = [
+        f"forall x in box({LOWER}, 1): y[0] <= {most}",
+        f"forall x in box(0, 1) and x[4] >= 0.8 and x[5] >= 0.8: y[0] <= {most}",
+        f"forall x in box(0, 1): (x[4] >= 0.8 and x[5] >= 0.8) -> y[0] <= {most}",
+    ]
+    found = [qll.verify(qll.parse(t, outputs=1), network, certified=True)[0] for t in texts]
+    assert {v.status for v in found} == {"verified" if slack > 0 else "falsified"}
+    assert len({v.nodes for v in found}) == 1
+    assert all(v.evidence is Evidence.CHECKED for v in found)
+
+
+def test_a_fixed_input_is_a_constant(network: Network) -> None:
+    """The data point itself is a witness: that is seen at once."""
+    prop = qll.parse("forall x in ball(x0, 0.02) and x[3] == x0[3]: y[0] <= -5", outputs=1)
+    x = np.full((1, 7), 0.3)
+    (verdict,) = qll.verify(prop, network, x, timeout=5)
+    assert verdict.status == "falsified" and verdict.stage == "attack"
+    assert verdict.witness is not None and verdict.witness[3] == 0.3
+
+
+def test_tied_inputs_are_one_variable(network: Network) -> None:
+    prop = qll.parse("forall x in box(0, 1) and x[0] == x[1]: y[0] <= -5", outputs=1)
+    (verdict,) = qll.verify(prop, network, certified=True)
+    assert verdict.witness is not None and verdict.witness[0] == verdict.witness[1]
+    assert verdict.evidence is Evidence.CHECKED
+
+
+def test_disjunctions_of_premises_are_cases(network: Network) -> None:
+    most = largest(network, [0.0] * 7) + 0.3
+    text = "forall x in box(0, 1): (x[0] <= 0.2 or x[0] >= 0.9) -> y[0] <= {}"
+    (good,) = qll.verify(qll.parse(text.format(most), outputs=1), network, certified=True)
+    assert good.status == "verified" and good.evidence is Evidence.CHECKED
+    (bad,) = qll.verify(qll.parse(text.format(-5), outputs=1), network, certified=True)
+    assert bad.status == "falsified" and bad.witness is not None
+    assert bad.witness[0] < 0.2 or bad.witness[0] > 0.9
+
+
+def test_rules_with_regions_of_their_own_are_cases(network: Network) -> None:
+    """The second one alone is violated, beyond its premise: at 0.5 itself nothing is asked."""
+    text = "forall x in box(0, 1): (x[0] >= 2 -> y[0] <= -5) and (x[1] >= 0.5 -> y[0] <= -5)"
+    (verdict,) = qll.verify(qll.parse(text, outputs=1), network)
+    assert verdict.witness is not None and verdict.witness[1] > 0.5
+    (empty,) = qll.verify(qll.parse("forall x in box(0, 1): x[0] >= 2 -> y[0] <= -5"), network)
+    assert empty.vacuous
+
+
+def test_a_certificate_of_cases_lacks_none(network: Network, tmp_path: Path) -> None:
+    most = largest(network, [0.0] * 7) + 0.3
+    text = f"forall x in box(0, 1): (x[0] <= 0.2 or x[0] >= 0.9) -> y[0] <= {most}"
+    qll.verify(qll.parse(text, outputs=1), network, certificates=tmp_path)
+    data = (tmp_path / "00000.qllcert").read_bytes()
+    header, arrays = unpack(data)
+    assert "kinds.1" in arrays
+    again = seal(asdict(header), {n: v for n, v in arrays.items() if not n.endswith(".1")})
+    assert audit(data, network.source).confirmed
+    answer = audit(again, network.source)
+    assert not answer.confirmed and "number of cases" in answer.reason
+
+
+def test_closed_rules_need_no_data(network: Network, tmp_path: Path) -> None:
+    (tmp_path / "net.onnx").write_bytes(network.source)
+    (tmp_path / "rule.qll").write_text("forall x in box(0, 1): y[0] <= 5\n")
+    names = "inputs a, b, c, d, e, f, g\n"
+    (tmp_path / "bad.qll").write_text(names + "forall x in box(0, 1): y[0] <= -5\n")
+    (tmp_path / "claim.toml").write_text('property = "rule.qll"\nnetwork = "net.onnx"\n')
+
+    def run(*words: str) -> Any:
+        return CliRunner().invoke(build_app(), [*words])
+
+    net = str(tmp_path / "net.onnx")
+    proofs = str(tmp_path / "proofs")
+    good = run("verify", str(tmp_path / "rule.qll"), "--network", net, "--certificate", proofs)
+    assert good.exit_code == 0 and good.output.startswith("verified"), good.output
+    checked = run("audit", proofs, "--claim", str(tmp_path / "claim.toml"))
+    assert checked.exit_code == 0 and "1 of 1 confirmed" in checked.output, checked.output
+    bad = run("verify", str(tmp_path / "bad.qll"), "--network", net)
+    assert bad.exit_code == 10 and "  a = " in bad.output and "y[0]:" in bad.output
+
+
+def test_a_rule_about_data_points_asks_for_them(network: Network) -> None:
+    prop = qll.parse("forall x in ball(x0, 0.1): y[0] <= 5", outputs=1)
+    with pytest.raises(QllError, match=r"speaks of data points[\s\S]*Fix: pass --data"):
+        qll.verify(prop, network)
+
+
+def test_regions_are_cut_by_what_is_said_of_one_input() -> None:
+    text = "forall x in ball(x0, 0.5) and x[0] >= 0 and x[1] == x0[1]: x[2] <= 0.25 -> y[0] <= 0"
+    x0 = torch.tensor([[0.1, 0.7, 0.2]])
+    found = Region.of(qll.parse(text, outputs=1), x0)
+    assert not found.constraints
+    assert found.lower.tolist()[0][0] == 0 and found.lower[0, 1] == found.upper[0, 1] == x0[0, 1]
+    assert found.upper[0, 2] == 0.25  # the premise: beyond it nothing is asked
+    assert bool(found.contains(found.sample()).all())
