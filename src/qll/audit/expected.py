@@ -138,7 +138,7 @@ def read_claim(path: str | Path) -> Expected:
         raise _error(path, "the claim has other entries than it should", wanted, found)
     text, speaks, closed = _property(path, given)
     if "points" not in given and not closed:
-        wanted = "points: the property depends on data points"
+        wanted = "property, network, points: it depends on data points"
         raise _error(path, "the claim has no points", wanted, "none")
     points = _points(path, given["points"]) if "points" in given else np.zeros((1, 0))
     labels = _labels(path, given.get("labels"), len(points))
