@@ -29,7 +29,17 @@ from qll.regions import Region
 from qll.verify import clock, evidence
 from qll.verify.backend import BACKENDS, Backend, Budget
 from qll.verify.condition import Array
-from qll.verify.given import Labels, check_alike, declared, needs_data, no_labels, patterns
+from qll.verify.given import (
+    Labels,
+    check_alike,
+    content_hash,
+    declared,
+    needs_data,
+    no_labels,
+    patterns,
+    plain,
+    source_of,
+)
 from qll.verify.query import Query
 from qll.verify.verdict import Evidence, Reason, Status, Verdict
 from qll.workers import Lost, Workers
@@ -92,7 +102,7 @@ class Problem:
             shape = declared(prop) if x is None and shape is not None else shape
             handle, own = load_network(handle, input_shape=shape, mean=mean, std=std), True
         elif mean is None and std is None and handle.normalisation is not None:
-            mean, std = (_plain(v, handle.input_shape) for v in handle.normalisation)
+            mean, std = (plain(v, handle.input_shape) for v in handle.normalisation)
         if x is None:
             points = np.zeros((1, *handle.input_shape))
         if points.ndim < 2 or int(np.prod(points.shape[1:])) != handle.input_size:
@@ -359,19 +369,6 @@ class Problem:
         return replace(confirmed, certificate=name)
 
 
-def content_hash(values: Any) -> str:
-    """Of numbers, whatever holds them: shape and every bit of every entry."""
-    if values is None:
-        return "none"
-    array = np.ascontiguousarray(np.asarray(values, dtype=np.float64))
-    return hashlib.sha256(repr(array.shape).encode() + array.tobytes()).hexdigest()
-
-
-def _plain(values: Array, shape: tuple[int, ...]) -> Any:
-    """One number for all inputs, where that says it all."""
-    return float(values[0]) if (values == values[0]).all() else values.reshape(shape)
-
-
 def _backend(name: str) -> Backend:
     return BACKENDS[name]()
 
@@ -491,7 +488,7 @@ def verify(
         std=std,
         seed=seed,
         arithmetic=arithmetic,
-        against=None if against is None else _source(against),
+        against=None if against is None else source_of(against),
     )
     if problem.certificates is not None and len(problem):
         problem.write_claim()
@@ -501,7 +498,3 @@ def verify(
         if on_verdict is not None:
             on_verdict(index, verdict)
     return [found[i] for i in range(len(problem))]
-
-
-def _source(network: Network | str | Path | bytes) -> bytes:
-    return (network if isinstance(network, Network) else load_network(network)).source

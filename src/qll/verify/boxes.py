@@ -8,7 +8,7 @@ halved is the one to which most of what the relaxation costs is due.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import replace
 from functools import cache
 from itertools import pairwise
 from typing import Any
@@ -23,6 +23,7 @@ from qll.networks.relu_form import ReluForm
 from qll.verify import clock
 from qll.verify.arithmetic import float32_of
 from qll.verify.condition import Array, Obligation, obligations
+from qll.verify.pool import Pool, Stack, join
 from qll.verify.proof import Boxes, Outcome, Search
 from qll.verify.prover import ChainProver, fits_kernels, smallest_query
 from qll.verify.query import Query
@@ -52,85 +53,6 @@ SHRUNK = 0.5
 ROUNDED = 2.0**-50
 # An input narrower than this share of its size is not split again.
 LEAST_WIDTH = 1e-13
-
-
-@dataclass(frozen=True, eq=False)
-class Pool:
-    """Open boxes and which obligations are open on each."""
-
-    lower: Array  # (N, inputs)
-    upper: Array
-    open: Any  # (N, obligations) bool
-    bound: Array  # (N,) of the worst open obligation on the parent
-    place: Any  # (N,) its number, for certificates
-    wait: Any  # (N,) halvings until it is tried with optimised duals
-    low: Array  # (N, neurons) bounds of the hidden neurons on the parent
-    high: Array
-    scores: Array  # (N, inputs) how much each input matters
-    shrunk: Any  # (N,) bool: so much was cut off that it is bounded again before it is halved
-
-    @classmethod
-    def whole(cls, query: Query, obligations: int, neurons: int) -> Pool:
-        none = np.zeros(1, dtype=np.int64)
-        return cls(
-            query.lower[None],
-            query.upper[None],
-            np.ones((1, obligations), dtype=bool),
-            np.full(1, -np.inf),
-            none,
-            none,
-            np.full((1, neurons), -np.inf),
-            np.full((1, neurons), np.inf),
-            np.zeros_like(query.lower[None]),
-            np.zeros(1, dtype=bool),
-        )
-
-    def take(self, rows: Any) -> Pool:
-        return Pool(*(getattr(self, f.name)[rows] for f in fields(self)))
-
-    def __len__(self) -> int:
-        return len(self.lower)
-
-    @property
-    def bytes(self) -> int:
-        width = self.lower.shape[1] + self.low.shape[1] + 4
-        return 16 * len(self) * int(width)
-
-
-def join(pools: Sequence[Pool]) -> Pool:
-    return Pool(*(np.concatenate([getattr(p, f.name) for p in pools]) for f in fields(Pool)))
-
-
-class Stack:
-    """Open boxes, the last ones first: depth first keeps them few."""
-
-    def __init__(self, first: Pool) -> None:
-        self.pools = [first]
-        self.bytes = first.bytes
-
-    def push(self, pool: Pool) -> None:
-        if len(pool):
-            self.pools.append(pool)
-            self.bytes += pool.bytes
-
-    def pop(self, count: int) -> Pool:
-        taken: list[Pool] = []
-        while count and self.pools:
-            pool = self.pools.pop()
-            if len(pool) > count:
-                self.pools.append(pool.take(slice(0, len(pool) - count)))
-                pool = pool.take(slice(len(pool) - count, None))
-            taken.append(pool)
-            count -= len(pool)
-            self.bytes -= pool.bytes
-        return join(taken[::-1])
-
-    @property
-    def bound(self) -> float:
-        return min(float(pool.bound.min()) for pool in self.pools)
-
-    def __bool__(self) -> bool:
-        return bool(self.pools)
 
 
 class BoxProver:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from torch import Tensor
 
 from qll.errors import InputError
-from qll.networks import Network
+from qll.networks import Network, load
 from qll.property import Property
+from qll.verify.condition import Array
 
 Labels = tuple[tuple[int, ...], ...]
 
@@ -78,3 +81,20 @@ def patterns(labels: Any, count: int, outputs: int) -> Labels:
                 fix="check the labels against the network's outputs",
             )
     return patterns
+
+
+def content_hash(values: Any) -> str:
+    """Of numbers, whatever holds them: shape and every bit of every entry."""
+    if values is None:
+        return "none"
+    array = np.ascontiguousarray(np.asarray(values, dtype=np.float64))
+    return hashlib.sha256(repr(array.shape).encode() + array.tobytes()).hexdigest()
+
+
+def plain(values: Array, shape: tuple[int, ...]) -> Any:
+    """One number for all inputs, where that says it all."""
+    return float(values[0]) if (values == values[0]).all() else values.reshape(shape)
+
+
+def source_of(network: Network | str | Path | bytes) -> bytes:
+    return (network if isinstance(network, Network) else load(network)).source

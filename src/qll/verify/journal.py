@@ -11,7 +11,8 @@ from typing import Any
 
 from qll.errors import RunError
 from qll.files import exclusive, parse_json, read_lines, write_atomically, write_json
-from qll.verify.api import Problem, content_hash
+from qll.verify.api import Problem
+from qll.verify.given import content_hash
 from qll.verify.verdict import Status, Verdict
 
 
