@@ -64,7 +64,7 @@ def test_a_repair_that_no_network_could_be_is_named(body: str, words: str, tmp_p
 def test_a_failed_repair_leaves_no_evidence_and_no_nan(tmp_path: Path) -> None:
     network, rule = small_network(tmp_path), box_rule(tmp_path, "y[0] <= y[1] - 50")
     out = tmp_path / "out"
-    words = ("cycle", rule, "--network", network, "--budget", "2s", "--out", out)
+    words = ("repair", rule, "--network", network, "--budget", "2s", "--out", out)
     result = CliRunner().invoke(build_app(), [str(word) for word in words])
     assert result.exit_code == 11, result.output
     assert "no certificate" in result.output and "nan" not in result.output
@@ -75,26 +75,10 @@ def test_a_failed_repair_leaves_no_evidence_and_no_nan(tmp_path: Path) -> None:
     assert "holds results already" in refused(*words)
 
 
-@pytest.mark.parametrize(
-    ("words", "option"),
-    [
-        (("--resume",), "--resume"),
-        (("--target", "0.9"), "--target"),
-        (("--method", "bound"), "--method"),
-        (("--set", "epochs=3"), "--set"),
-    ],
-)
-def test_options_that_say_nothing_to_a_repair(
-    words: tuple[str, ...], option: str, tmp_path: Path
-) -> None:
+def test_a_cycle_without_data_points_to_repair(tmp_path: Path) -> None:
     rule = box_rule(tmp_path, "y[0] <= 9")
-    said = refused("cycle", rule, "--network", small_network(tmp_path), *words)
-    assert said.startswith(f"{option} says nothing here")
-
-
-def test_options_of_a_repair_say_nothing_to_a_cycle() -> None:
-    said = refused("cycle", "not-both", "--data", "dice-rendered", "--decision", "min")
-    assert said.startswith("--decision says nothing here")
+    said = refused("cycle", rule, "--network", small_network(tmp_path))
+    assert said.startswith("there is nothing to train on") and "qll repair" in said
 
 
 # --- numbers ---

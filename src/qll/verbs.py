@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from qll.errors import InputError
-from qll.properties import load, names
+from qll.properties import declared_parameters, load, load_fitting, names
 from qll.property import Property
 from qll.records import record
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 def train(
     prop: str | Path | Property,
-    data: str | DataSet,
+    data: Any,
     out: str | Path | None = None,
     *,
     logic: str | None = None,
@@ -57,15 +57,17 @@ def train(
 ) -> TrainedRun:
     """Train a network on a property, by the paper's recipe for them or another.
 
-    ``prop`` is a shipped property or the path of a ``.qll`` file, ``data`` the name of a data set
-    or one that is loaded. ``logic="baseline"`` trains on the prediction alone; ``method`` says how
-    the property becomes a loss; ``network`` is a named one, or a module of yours to start from.
-    With ``out`` the run is kept in that folder, and the same call with ``resume=True`` goes on with
-    it. ``config`` is a TOML file of settings. The result has ``model``, ``evaluation``, ``rows``
-    (one an epoch), ``config`` and ``folder``. In a loop of your own, use ``qll.PropertyLoss``.
+    ``prop`` is a shipped property or the path of a ``.qll`` file, ``data`` the name of a data set,
+    a file, or what `qll.data.load` gives or takes. ``logic="baseline"`` trains on the prediction
+    alone; ``method`` says how the property becomes a loss; ``network`` is a named one, or a module
+    of yours to start from. With ``out`` the run is kept in that folder, and the same call with
+    ``resume=True`` goes on with it. ``config`` is a TOML file of settings. The result has
+    ``model``, ``evaluation``, ``rows`` (one an epoch), ``config`` and ``folder``. In a loop of your
+    own, use ``qll.PropertyLoss``.
     """
     from qll.training.loop import train as run
 
+    data = data if isinstance(data, str) else _data_set(data)
     model = network if isinstance(network, nn.Module) else None
     resolved = _training(
         prop,
@@ -184,7 +186,7 @@ def evaluate(
 
 def cycle(
     prop: str | Path | Property,
-    data: str | DataSet,
+    data: Any,
     out: str | Path,
     *,
     target: float = 0.95,
@@ -219,6 +221,7 @@ def cycle(
     from qll.networks import load as load_network
     from qll.networks.trainable import to_module
 
+    data = data if isinstance(data, str) else _data_set(data)
     trained = _training(
         prop, data, None, settings, logic=logic, method=method, epochs=epochs, seed=seed
     )
@@ -256,12 +259,15 @@ def repair(
     decision: Literal["max", "min"] = "max",
     jobs: int = 1,
     seed: int = 0,
+    data: Any = None,
     on_round: Callable[[dict[str, Any]], None] | None = None,
     **settings: Any,
 ) -> tuple[RepairResult, bytes]:
     """Move the weights of a network that violates a property as little as it takes to prove it.
 
-    The property speaks of a box, not of data. Returns what was done and the network as ONNX bytes:
+    The property speaks of a box, not of data. ``data`` (a data set, or what `qll.data.load` takes)
+    are what the network should go on to predict: ``kept`` of the result has the figures on them,
+    before and after. Returns what was done and the network as ONNX bytes:
     proved iff ``status`` is ``verified``. ``decision`` says how its outputs are read. With ``out``,
     network, certificates and the record are kept there. Settings are those of `qll.cycle.Repair`.
     """
@@ -271,7 +277,9 @@ def repair(
     from qll.networks import load as load_network
 
     handle = network if isinstance(network, Network) else load_network(network)
-    rule = prop if isinstance(prop, Property) else load(prop, outputs=handle.output_size)
+    anchor = None if data is None else _data_set(data)
+    fits = handle.output_size if anchor is None or anchor.schema is None else anchor.schema
+    rule = prop if isinstance(prop, Property) else load_fitting(prop, fits)
     config = record(
         Repair,
         {},
@@ -282,7 +290,7 @@ def repair(
         seed=seed,
         **settings,
     )
-    return run(rule, handle, config, out, on_round=on_round)
+    return run(rule, handle, config, out, data=anchor, on_round=on_round)
 
 
 # --- from arguments to the records of the packages ---
@@ -300,7 +308,7 @@ def _training(
 
     source, own = _source(prop)
     name = data if isinstance(data, str) else data.name
-    declared = {p.name for p in load(source).specification.parameters}
+    declared = {p.name for p in declared_parameters(source)}
     numbers = {k: v for k, v in settings.items() if k in declared and isinstance(v, int | float)}
     options |= {k: v for k, v in settings.items() if k not in numbers}
     held = {} if file is None else read_config(file)
@@ -325,6 +333,13 @@ def _source(prop: str | Path | Property) -> tuple[str, Mapping[str, float]]:
         found="a property made in Python",
         fix="write it to a file, Path('rule.qll').write_text(prop.show()), and pass 'rule.qll'",
     )
+
+
+def _data_set(data: Any) -> DataSet:
+    from qll.data import DataSet
+    from qll.data import load as load_data
+
+    return data if isinstance(data, DataSet) else load_data(data)
 
 
 def _seconds(budget: float | str) -> float:

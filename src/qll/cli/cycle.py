@@ -1,13 +1,14 @@
-"""``qll cycle``: train, verify, feed back, until the property is proved; or repair a network."""
+"""``qll cycle``: train, verify, feed back, until the property is proved."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from qll.cli.options import DATA_HELP, Features, data_options
+from qll.errors import InputError
 from qll.records import record
 
 if TYPE_CHECKING:
@@ -19,16 +20,13 @@ EXIT_NOT_MET = 11
 
 
 def cycle(
-    context: typer.Context,
     prop: Annotated[
         str, typer.Argument(metavar="PROPERTY", help="A shipped property or a .qll file.")
     ],
     data: Annotated[str | None, typer.Option(help=DATA_HELP)] = None,
     predict: Annotated[str, typer.Option(help="Of a table: the column to predict.")] = "",
     features: Features = "",
-    network: Annotated[
-        Path | None, typer.Option(help="An ONNX file to start from; without --data: to repair.")
-    ] = None,
+    network: Annotated[Path | None, typer.Option(help="An ONNX file to start from.")] = None,
     target: Annotated[float, typer.Option(help="The share of regions to be proved.")] = 0.95,
     accuracy: Annotated[
         float | None,
@@ -44,26 +42,23 @@ def cycle(
     ] = False,
     count: Annotated[int, typer.Option(help="Regions asked, around test images.")] = 200,
     feedback: Annotated[int, typer.Option(help="Regions around training images, a round.")] = 400,
-    epochs: Annotated[int | None, typer.Option(help="Epochs of the first round.")] = None,
+    epochs: Annotated[int, typer.Option(help="Epochs of the first round.")] = 10,
     more_epochs: Annotated[int, typer.Option(help="Epochs of every later round.")] = 5,
     method: Annotated[str, typer.Option(help="How the property becomes a loss.")] = "small-box",
     logic: Annotated[
         str | None, typer.Option(help="qll:5, dl2, ...; without it, what the method's recipe says.")
     ] = None,
-    timeout: Annotated[float | None, typer.Option(help="Seconds for one proof.")] = None,
+    timeout: Annotated[float, typer.Option(help="Seconds for one proof.")] = 5.0,
     jobs: Annotated[int, typer.Option(help="Processes that verify; 0: one for each core.")] = 0,
     seed: Annotated[int, typer.Option(help="Seeds every random stream.")] = 0,
-    decision: Annotated[
-        str, typer.Option(help="How a repaired network decides: max or min of its outputs.")
-    ] = "max",
     data_dir: Annotated[str | None, typer.Option(help="Where the data files are.")] = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="Any setting of the training.")
     ] = None,
 ) -> None:
     """From a specification to a proved network: train, verify, feed the witnesses and the open
-    regions back, repeat, until a network that is accurate enough meets the target. With --network
-    alone: repair it. Exit code 0: the target is met, 11: not.
+    regions back, repeat, until a network that is accurate enough meets the target. Exit
+    code 0: the target is met, 11: not.
 
     Example: qll cycle not-both --data dice-rendered --target 0.95 --budget 5m --out runs/dice
     """
@@ -73,10 +68,13 @@ def cycle(
 
     console = Console(highlight=False)
     workers = jobs or os.cpu_count() or 1
-    _refuse_idle_options(context, _OF_DATA if data is None else _OF_REPAIR, data is None)
     if data is None:
-        _repair(console, prop, network, budget, out, timeout, workers, seed, decision)
-        return
+        raise InputError(
+            "there is nothing to train on",
+            expected="--data",
+            found="none",
+            fix="write --data mnist, or mend a network: qll repair RULE --network net.onnx",
+        )
     from qll.cli.train import remarks
     from qll.cycle.budget import seconds_of
     from qll.cycle.loop import CycleConfig
@@ -92,7 +90,7 @@ def cycle(
     options = {
         "logic": logic or default_logic(prop, data, method),
         "method": method,
-        "epochs": 10 if epochs is None else epochs,
+        "epochs": epochs,
         "seed": seed,
         "data_dir": data_dir,
         "data_options": data_options(predict, features) or None,
@@ -109,7 +107,7 @@ def cycle(
         asked=count,
         feedback=feedback,
         more_epochs=more_epochs,
-        timeout=5.0 if timeout is None else timeout,
+        timeout=timeout,
         jobs=workers,
     )
     start = None if network is None else to_module(load_network(network))
@@ -135,34 +133,6 @@ def cycle(
     )
     if result.ending != "met":
         raise typer.Exit(EXIT_NOT_MET)
-
-
-# Options that mean nothing without --data, and with it.
-_OF_DATA = (
-    "target", "accuracy", "resume", "count", "feedback", "epochs", "more_epochs", "method", "logic",
-    "data_dir", "settings",
-)  # fmt: skip
-_OF_REPAIR = ("decision",)
-
-
-def _refuse_idle_options(context: typer.Context, idle: tuple[str, ...], repairs: bool) -> None:
-    from qll.errors import InputError
-
-    given = [
-        name
-        for name in idle
-        if (source := context.get_parameter_source(name)) and source.name == "COMMANDLINE"
-    ]
-    if given:
-        option = "--set" if given[0] == "settings" else "--" + given[0].replace("_", "-")
-        raise InputError(
-            f"{option} says nothing here",
-            expected="options of a repair (--network without --data)"
-            if repairs
-            else "options of a cycle of training (--data)",
-            found=option,
-            fix=f"leave {option} out" + (", or pass --data" if repairs else ""),
-        )
 
 
 def describe(found: Round, measure: str = "PAcc") -> str:
@@ -214,78 +184,6 @@ def show_rounds(console: Console, result: CycleResult) -> None:
             f"CSat leaves out {vacuous} of the regions asked: the property says nothing of them, "
             "so they hold whatever the network computes."
         )
-
-
-def _repair(
-    console: Console,
-    prop: str,
-    network: Path | None,
-    budget: str,
-    out: Path,
-    timeout: float | None,
-    jobs: int,
-    seed: int,
-    decision: str,
-) -> None:
-    from qll.cycle.budget import seconds_of
-    from qll.cycle.repair import Repair, repair
-    from qll.errors import InputError
-    from qll.logics.base import choice
-    from qll.networks import load as load_network
-    from qll.properties import load
-
-    if network is None:
-        raise InputError(
-            "there is nothing to train on and nothing to repair",
-            expected="--data, --network, or both",
-            found="neither",
-            fix="write --data mnist to train, or --network net.onnx to repair a network",
-        )
-    handle = load_network(network)
-    config = record(
-        Repair,
-        None,
-        "--",
-        budget=seconds_of(budget),
-        timeout=300.0 if timeout is None else timeout,
-        decision=choice(decision, "repair", "decision", ("max", "min")),
-        jobs=jobs,
-        seed=seed,
-    )
-
-    def tell(row: dict[str, Any]) -> None:
-        console.print(
-            f"round {row['round']}: {row['status']} ({row['nodes']} nodes, "
-            f"{row['proof_seconds']:.1f} s), weights moved {100 * row['moved']:.2f} %"
-        )
-
-    rule = load(prop, outputs=handle.output_size)
-    result, _ = repair(rule, handle, config, out, on_round=tell)
-    console.print(f"\n{result.status} after {result.rounds} rounds, {result.seconds:.0f} s")
-    same = change = "it obeyed at no sampled point"
-    if result.agreement is not None and result.output_change is not None:
-        same = f"{100 * result.agreement:.2f} %"
-        change = f"{100 * result.output_change:.1f} % of their spread"
-    lines = [
-        ("weights moved, relative to their norm", f"{100 * result.moved:.3f} %"),
-        ("of the way that training went", f"{100 * result.step_back:.0f} %"),
-        ("same decision where the original obeyed", same),
-        ("mean change of its outputs there", change),
-        ("sampled points that violate: before", f"{100 * result.violated_before:.3f} %"),
-        ("                             after", f"{100 * result.violated_after:.3f} %"),
-    ]
-    for name, value in lines:
-        console.print(f"{name:44}{value}")
-    said = {
-        "confirmed": "the proof is confirmed by the independent checker",
-        "refused": "the independent checker refused the proof",
-        "not asked": "certificates, which 'qll audit' checks",
-    }[result.checker]
-    if result.status != "verified" and result.checker == "not asked":
-        said = "the network is not proved, so there is no certificate"
-    console.print(f"{out}: model.onnx, repair.json; {said}")
-    if result.status != "verified":
-        raise typer.Exit(EXIT_NOT_MET)
 
 
 def register(app: typer.Typer) -> None:

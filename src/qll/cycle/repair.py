@@ -1,9 +1,10 @@
 """Repair: an existing network that violates a property, moved as little as it takes to prove it.
 
 Rounds of fine-tuning and proof. The loss is the distance to the original's outputs where the
-original obeys, plus the property at attacked points and at every witness that the verifier found,
-as a hinge: what is satisfied by a margin pulls no more. When the proof succeeds, the way back to
-the original weights is halved, again and again, for the least move that is still proved.
+original obeys and, where there are some, at your data, plus the property at attacked points and at
+every witness that the verifier found, as a hinge: what is satisfied by a margin pulls no more. When
+the proof succeeds, the way back to the original weights is halved, again and again, for the least
+move that is still proved.
 
 out/
   repair.json       what was asked, every round, what it cost
@@ -27,9 +28,11 @@ from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
 from qll.attacks.apgd import AutoPGD
-from qll.attacks.problem import held_still
+from qll.attacks.problem import Points, held_still, other_points
 from qll.audit import audit
+from qll.cycle.anchor import Anchor, Kept
 from qll.cycle.budget import Budget
+from qll.data.base import DataSet
 from qll.errors import InputError, RunError
 from qll.files import owned, write_atomically, write_json
 from qll.formula.normal import substitute
@@ -54,6 +57,8 @@ _CHECKING = 6.0
 _JUDGED = 100_000
 # Points of the box at which it is asked whether any outputs satisfy the property.
 _LOOKED_AT = 200
+# Spread of a single output, relative to its size, below which it is one number.
+_FLAT = 1e-4
 # Hardness of the property's loss, in units of the outputs' own spread.
 _HARDNESS = 20.0
 
@@ -61,7 +66,8 @@ _HARDNESS = 20.0
 class Repair(BaseModel):
     """``samples`` of the property's own box serve as data; ``decision`` says how the outputs are
     read (ACAS Xu: the least). ``margin`` and ``anchor`` are in units of the outputs' spread and of
-    the weights' norm."""
+    the weights' norm. ``keep`` is the weight of your data, where there are some, and ``learn`` that
+    of their labels beside the original's outputs."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -74,6 +80,8 @@ class Repair(BaseModel):
     margin: float = Field(default=0.3, ge=0)
     weight: float = Field(default=3.0, gt=0)
     anchor: float = Field(default=0.1, ge=0)
+    keep: float = Field(default=2.0, ge=0)
+    learn: float = Field(default=0.5, ge=0)
     halvings: int = Field(default=4, ge=0)
     most_rounds: int = Field(default=20, ge=1)
     decision: Literal["max", "min"] = "max"
@@ -85,7 +93,8 @@ class RepairResult(BaseModel):
     """``moved`` is the distance of the weights relative to their norm, ``agreement`` the share of
     equal decisions where the original obeys the property, ``violated_before`` the share of sampled
     points at which it did not. ``checker`` says whether the independent checker confirmed the
-    proof, refused it (then the status is ``unknown``), or was not asked for want of time."""
+    proof, refused it (then the status is ``unknown``), or was not asked for want of time. ``kept``
+    has the figures on your data."""
 
     status: str
     checker: Literal["confirmed", "refused", "not asked"]
@@ -98,16 +107,27 @@ class RepairResult(BaseModel):
     violated_after: float
     seconds: float
     history: tuple[dict[str, Any], ...]
+    kept: Kept | None = None
+    constant: str | None = None  # what the network always answers, and the original did not
+
+    @property
+    def is_success(self) -> bool:
+        """Proved, and still a network that decides something."""
+        return self.status == "verified" and self.constant is None
 
 
 @dataclass(frozen=True, eq=False)
 class _Data:
     """Samples of the region, the original's outputs there, and where it obeys."""
 
-    x: Tensor
+    points: Points
     outputs: Tensor
     obeys: Tensor
     scale: float
+
+    @property
+    def x(self) -> Tensor:
+        return self.points["x"]
 
 
 def repair(
@@ -116,14 +136,16 @@ def repair(
     config: Repair | None = None,
     out: str | Path | None = None,
     *,
+    data: DataSet | None = None,
     on_round: Callable[[dict[str, Any]], None] | None = None,
 ) -> tuple[RepairResult, bytes]:
-    """The result, and the ONNX of the network: proved iff ``status`` is ``verified``."""
+    """The result, and the ONNX of the network: proved iff ``status`` is ``verified``. ``data`` are
+    what it should go on to predict."""
     config = config or Repair()
     _check_box(prop)
     if out is not None:
         _check_new(Path(out))
-    work = _Repair(prop, network, config, None if out is None else Path(out), on_round)
+    work = _Repair(prop, network, config, None if out is None else Path(out), on_round, data)
     work.check_possible()
     if out is None:
         return work.run()
@@ -146,11 +168,11 @@ def _check_new(folder: Path) -> None:
 
 
 def _check_box(prop: Property) -> None:
-    if prop.uses_labels or prop.sources - {"y", "x"} or "x0" in _region_sources(prop):
+    if prop.uses_labels or prop.sources & {"x0", "y0"} or "x0" in _region_sources(prop):
         raise InputError(
             f"property '{prop.name}' speaks of data points",
             expected="a property of one box, such as 'forall x in box([...], [...]): ...'",
-            found="labels, a second point, or a ball around a data point",
+            found="labels, or a ball around a data point",
             fix="state it for a box of inputs; with labels or a ball, train it with --data NAME",
         )
 
@@ -159,7 +181,8 @@ def _region_sources(prop: Property) -> set[str]:
     from qll.formula.nodes import Ball
 
     parts = [part for binder in prop.binders for part in binder.parts]
-    return {"x0"} if any(isinstance(part, Ball) for part in parts) else set()
+    balls = [part for part in parts if isinstance(part, Ball) and part.centre == "x0"]
+    return {"x0"} if balls else set()
 
 
 class _Repair:
@@ -170,6 +193,7 @@ class _Repair:
         config: Repair,
         out: Path | None,
         on_round: Callable[[dict[str, Any]], None] | None,
+        data: DataSet | None,
     ) -> None:
         self.prop, self.network, self.config, self.out = prop, network, config, out
         self.on_round = on_round
@@ -180,7 +204,8 @@ class _Repair:
         self.budget = Budget(config.budget)
         self.data = self._sample(config.samples, "samples")
         self.logic: Logic = read_logic("qll").harden(_HARDNESS / self.data.scale)
-        self.witnesses: list[Tensor] = []
+        self.anchor = None if data is None else Anchor(data, self.original, network)
+        self.witnesses: list[Points] = []
         self.history: list[dict[str, Any]] = []
         self.proofs = 0
         self.proof_seconds = 0.0
@@ -193,18 +218,20 @@ class _Repair:
         shape = self.network.input_shape
         region = Region.of(self.prop, torch.zeros(count, *shape))
         draw = generator(self.config.seed, stream)
-        x = region.sample(draw)["x"]
+        points = region.sample(draw)
         with torch.no_grad():
-            y = self.original(x)
-            obeys = self.prop.holds(y, **self._inputs(x))
+            y = self.original(points["x"])
+            obeys = self.prop.holds(y, **self._others(self.original, points))
         scale = float(y.std(0).mean()) or 1.0
-        return _Data(x, y, obeys, scale)
+        return _Data(points, y, obeys, scale)
 
-    def _inputs(self, x: Tensor) -> dict[str, Tensor]:
-        return {"x": x} if "x" in self.prop.sources else {}
+    def _others(self, model: nn.Module, points: Points) -> Points:
+        return other_points(model, self.prop, points, x0=points["x"], y0=None)
 
     def check_possible(self) -> None:
         """What no network can satisfy at some point of the box is named, not trained for."""
+        if "y2" in self.prop.sources:  # two runs of one network: no outputs alone decide it
+            return
         shape, outputs = self.network.input_shape, self.network.output_size
         form = self.prop.hard_form(None, outputs=outputs, inputs=tuple(shape))
         points = self.data.x[: _LOOKED_AT if "x" in self.prop.sources else 1]
@@ -229,8 +256,7 @@ class _Repair:
             if self.budget.left <= 0:
                 break
             if verdict.witness is not None:
-                point = torch.from_numpy(verdict.witness).float()
-                self.witnesses.append(point.reshape(1, *self.network.input_shape))
+                self.witnesses.append(self._witness(verdict))
             number += 1
             self._tune(number)
             verdict = self._verify(self._export())
@@ -239,6 +265,15 @@ class _Repair:
         if verdict.status is Status.VERIFIED and number:
             share = self._step_back()
         return self._finish(verdict, number, share)
+
+    def _witness(self, verdict: Verdict) -> Points:
+        found = {"x": verdict.witness, "x2": getattr(verdict, "witness2", None)}
+        shape = (1, *self.network.input_shape)
+        return {
+            name: torch.from_numpy(point).float().reshape(shape)
+            for name, point in found.items()
+            if point is not None
+        }
 
     def _tune(self, number: int) -> None:
         config, data = self.config, self.data
@@ -256,10 +291,10 @@ class _Repair:
             points = attack.find(
                 self.model, self.prop, x, None, logic=self.logic,
                 seed=stream_seed(config.seed, "attack", number, step),
-            )["x"]  # fmt: skip
-            points = torch.cat((points, *self._some_witnesses(draw)))
+            )  # fmt: skip
+            points = self._with_witnesses(points, draw)
             term = property_term(
-                self.model, self.prop, {"x": points}, x0=points, labels=None, logic=self.logic
+                self.model, self.prop, points, x0=points["x"], labels=None, logic=self.logic
             )
             hinge = torch.relu(term.losses / data.scale + config.margin).mean()
             kept = data.obeys[rows]
@@ -267,15 +302,22 @@ class _Repair:
             imitation = (change**2).mean() if bool(kept.any()) else change.sum()
             moved = sum(((named[k] - p) ** 2).sum() for k, p in self.start.items()) / self.norm**2
             loss = imitation + config.weight * hinge + config.anchor * moved
+            if self.anchor is not None:
+                kept_data = self.anchor.loss(self.model, config.batch, draw, config.learn)
+                loss = loss + config.keep * kept_data
             optimiser.zero_grad(set_to_none=True)
             loss.backward()
             optimiser.step()
 
-    def _some_witnesses(self, draw: torch.Generator) -> list[Tensor]:
+    def _with_witnesses(self, points: Points, draw: torch.Generator) -> Points:
         if not self.witnesses:
-            return []
-        pool = torch.cat(self.witnesses)
-        return [pool[torch.randint(len(pool), (min(_WITNESSES, 8 * len(pool)),), generator=draw)]]
+            return points
+        count = len(self.witnesses)
+        rows = torch.randint(count, (min(_WITNESSES, 8 * count),), generator=draw)
+        return {
+            name: torch.cat((point, torch.cat([w[name] for w in self.witnesses])[rows]))
+            for name, point in points.items()
+        }
 
     # --- proof ---
 
@@ -363,6 +405,19 @@ class _Repair:
         good = all(audit(path.read_bytes(), source).confirmed for path in paths)
         return "confirmed" if good else "refused"
 
+    def _decisions(self, y: Tensor) -> Tensor:
+        """The output that wins; of a single logit, its sign."""
+        if y.shape[1] == 1:
+            return y[:, 0] > 0
+        return y.argmax(1) if self.config.decision == "max" else y.argmin(1)
+
+    def _agreement(self, same: Tensor, before: Tensor) -> float | None:
+        """None where there was nothing to agree with, or an output that is no decision."""
+        single = self.network.output_size == 1
+        if not len(same) or (single and bool((before == before[0]).all())):
+            return None
+        return float(same.float().mean())
+
     @torch.no_grad()
     def _finish(self, verdict: Verdict, rounds: int, share: float) -> tuple[RepairResult, bytes]:
         source = self._export()
@@ -376,22 +431,28 @@ class _Repair:
         fresh = self._sample(_JUDGED, "agreement")
         with held_still(self.model):
             y = self.model(fresh.x)
-        pick = torch.argmax if self.config.decision == "max" else torch.argmin
-        same = (pick(y, 1) == pick(fresh.outputs, 1))[fresh.obeys]
+        before, decided = self._decisions(fresh.outputs), self._decisions(y)
+        same = (before == decided)[fresh.obeys]
         change = (y - fresh.outputs)[fresh.obeys].abs()
-        after = self.prop.holds(y, **self._inputs(fresh.x))
+        after = self.prop.holds(y, **self._others(self.model, fresh.points))
+        kept = None if self.anchor is None else self.anchor.kept(self.model)
+        constant = None if kept is None else kept.constant
+        if constant is None and _is_flat(y, decided) and not _is_flat(fresh.outputs, before):
+            constant = "it answers the same at all sampled points of the region"
         result = RepairResult(
             status="unknown" if checker == "refused" else str(verdict.status),
             checker=checker,
             rounds=rounds,
             step_back=share,
             moved=self._moved(),
-            agreement=float(same.float().mean()) if len(same) else None,
+            agreement=self._agreement(same, before),
             output_change=float(change.mean() / fresh.scale) if len(same) else None,
             violated_before=float((~fresh.obeys).float().mean()),
             violated_after=float((~after).float().mean()),
             seconds=self.budget.used,
             history=tuple(self.history),
+            kept=kept,
+            constant=constant,
         )
         if self.out is not None:
             write_atomically(self.out / "model.onnx", source)
@@ -408,16 +469,25 @@ class _Repair:
         return result, source
 
 
+def _is_flat(y: Tensor, decisions: Tensor) -> bool:
+    """One answer everywhere: the same decision, or, of one output, hardly any spread."""
+    if y.shape[1] == 1:
+        return bool(y.std() <= _FLAT * y.abs().mean())
+    return bool((decisions == decisions[0]).all())
+
+
 def _parameters(model: nn.Module) -> Parameters:
     return {name: p.detach().clone() for name, p in model.named_parameters()}
 
 
 def check_proved(result: RepairResult) -> None:
     """For scripts: a network that is not proved is not a repaired one."""
-    if result.status != "verified":
+    if not result.is_success:
         raise RunError(
             "the network is not repaired",
-            expected="a proof of the property",
-            found=f"{result.status} after {result.rounds} rounds",
-            fix="raise --budget or --timeout",
+            expected="a proof of the property, of a network that decides something",
+            found=result.constant or f"{result.status} after {result.rounds} rounds",
+            fix="raise --budget or --timeout"
+            if result.constant is None
+            else "pass --data: what the network should go on to predict",
         )
