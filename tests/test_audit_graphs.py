@@ -71,6 +71,20 @@ class Pictures(nn.Module):
         return self.last(h.flatten(1))
 
 
+class Extrema(nn.Module):
+    """The larger and the lesser of two values and of constants, slices, a slope for each neuron."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.bend, self.last = nn.Linear(4, 6), nn.PReLU(6), nn.Linear(3, 2)
+        nn.init.uniform_(self.bend.weight, -0.3, 0.6)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.bend(self.first(x.flatten(1)))
+        high = torch.maximum(h[:, :3], h[:, 1::2])
+        return self.last(torch.minimum(high, torch.maximum(h[:, 3:] * 0.5, torch.tensor(0.1))))
+
+
 def networks() -> dict[str, Network]:
     torch.manual_seed(0)
     found = {}
@@ -82,6 +96,10 @@ def networks() -> dict[str, Network]:
         found[name] = load(module.eval(), input_shape=(2, 2))
     pictures = Pictures()
     pictures(torch.rand(64, 1, 4, 4))
+    extrema = Extrema()
+    with torch.no_grad():
+        extrema.first.weight.mul_(1.5)
+    found["extrema"] = load(extrema.eval(), input_shape=(2, 2))
     found["pictures"] = load(pictures.eval(), input_shape=(1, 4, 4))
     return found
 

@@ -68,7 +68,7 @@ def joined() -> nn.Module:
     def call(m, x: Tensor) -> Tensor:
         h = torch.cat([m.one(x), nn.functional.leaky_relu(m.two(x), 0.2), x], 1)
         h = m.grouped(nn.functional.pad(h, (1, 2, 0, 1)))
-        h = torch.sigmoid(h[:, 1:, ::2, 1:]) * 2.0 - h[:, :-1, ::2, 1:]
+        h = torch.sigmoid(h[:, 1:, ::2, 1:]) * torch.tensor([2.0]) - h[:, :-1, ::2, 1:]
         h = torch.maximum(h.transpose(2, 3), torch.minimum(h.transpose(2, 3) * 0.5, h.mean()))
         h = m.constant(h.abs())
         return m.last(h.flatten(1)) + x.mean((2, 3))[:, :1]

@@ -49,6 +49,7 @@ LAYERS: dict[str, Callable[[], nn.Module]] = {
     "concatenation": lambda: Between(lambda h: torch.cat([torch.relu(h), h], 1), 64),
     "transpose": lambda: Between(lambda h: torch.relu(h).permute(0, 2, 3, 1), 32),
     "LeakyReLU": lambda: sequential(nn.LeakyReLU(0.1)),
+    "PReLU": lambda: sequential(nn.PReLU(2)),
     "ReLU6, Hardtanh, clamp": lambda: sequential(nn.ReLU6()),
     "abs": lambda: Between(torch.abs, 32),
     "Sigmoid": lambda: sequential(nn.Sigmoid()),
@@ -57,7 +58,9 @@ LAYERS: dict[str, Callable[[], nn.Module]] = {
     "GELU": lambda: sequential(nn.GELU()),
     "SiLU": lambda: sequential(nn.SiLU()),
     "exp": lambda: Between(lambda h: torch.exp(0.1 * h), 32),
-    "maximum of two": lambda: Between(lambda h: torch.maximum(h, h * 0.5), 32),
+    "maximum, minimum of two": lambda: Between(
+        lambda h: torch.maximum(h, torch.minimum(h * 0.5, torch.relu(h))), 32
+    ),
     "slices": lambda: Between(lambda h: torch.relu(h)[:, :, 1:3], 16),
     "Softmax": lambda: nn.Sequential(*sequential(nn.ReLU()), nn.Softmax(1)),
     "LayerNorm": lambda: sequential(nn.LayerNorm((4, 4)), nn.ReLU()),

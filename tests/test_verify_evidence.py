@@ -136,7 +136,7 @@ def command(folder: Path, source: bytes, *more: str) -> Result:
 
 
 def unread() -> bytes:
-    """A network that the verifier reads and the checker does not: one slope for each neuron."""
+    """A network that the verifier reads and the checker does not: a sum by its own operator."""
     tensor = numpy_helper.from_array
     weight = np.array([[1.0, 2.0, -1.0], [0.5, -1.0, 1.0]], np.float32)
     constants = [
@@ -146,7 +146,7 @@ def unread() -> bytes:
     ]
     nodes = [
         helper.make_node("Gemm", ["x", "w"], ["a"], transB=1, name="first"),
-        helper.make_node("PRelu", ["a", "s"], ["b"], name="bend"),
+        helper.make_node("Sum", ["a", "s"], ["b"], name="bend"),
         helper.make_node("Gemm", ["b", "v"], ["y"], name="last"),
     ]
     ends = [
@@ -161,7 +161,7 @@ def unread() -> bytes:
 
 def test_the_layer_that_cannot_be_certified_is_named() -> None:
     assert obstacle(load(network(nn.ReLU()), input_shape=(3,))) is None
-    assert "layer 'bend', a PRelu" in str(obstacle(load(unread())))
+    assert "layer 'bend', a Sum" in str(obstacle(load(unread())))
 
 
 def test_a_certificate_that_cannot_be_written_is_missed_on_the_screen(tmp_path: Path) -> None:
@@ -169,7 +169,7 @@ def test_a_certificate_that_cannot_be_written_is_missed_on_the_screen(tmp_path: 
     found = command(tmp_path, unread(), "--certificate", str(tmp_path / "proofs"))
     assert found.exit_code == 12, found.output
     assert "no certificate can be written for this network" in found.stderr
-    assert "layer 'bend', a PRelu" in found.stderr
+    assert "layer 'bend', a Sum" in found.stderr
     assert "1 verified" in found.stdout
     assert "no certificate for 1 verdicts (points 0)" in found.stdout
     assert not list((tmp_path / "proofs").glob("*.qllcert"))

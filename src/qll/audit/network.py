@@ -18,9 +18,9 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from qll.audit.curves import Curve, curve
-from qll.audit.exact import Affine, Array, diagonal, identity, over_common
+from qll.audit.exact import Affine, Array, affine, diagonal, identity, over_common
 from qll.audit.onnx_file import FLOAT, INT64, TYPES, Dims, Node, NotConfirmed, parse, require
-from qll.audit.operators import SCALED, Rounded, Value, apply, windows
+from qll.audit.operators import SCALED, Rounded, Value, apply, spreads, windows
 
 __all__ = ["Affine", "Array", "Network", "NotConfirmed", "read_network", "require"]
 
@@ -108,6 +108,26 @@ class _Walk:
             taps = np.where(kept, np.cumsum(kept).reshape(kept.shape) - 1, -1)
         return value.moved(taps[:, 0])
 
+    def extremum(self, a: Value, b: Value, sign: int) -> Value:
+        """``max(a, b) = b + relu(a - b)``, ``min(a, b) = b - relu(b - a)``."""
+        gap = _exactly(a, b, -1) if sign > 0 else _exactly(b, a, -1)
+        return _exactly(b, self.activate(gap, None), sign)
+
+    def leaky(self, value: Value, slope: Array) -> Value:
+        """A slope for each entry: ``slope x + (1 - slope) relu(x)``."""
+        require(value.rounded is None, "a PRelu of several slopes in float32")
+        wide, zero = np.broadcast_to(slope, value.shape).ravel(), np.zeros(len(value.form))
+        positive = self.activate(value, None).form
+        under = diagonal(wide, zero, zero + 1)
+        form = under.after(value.form).plus(positive, 1).plus(under.after(positive), -1)
+        return value._replace(form=form)
+
+
+def constant(numbers: Any, shape: Dims, in_float32: bool) -> Value:
+    flat = np.broadcast_to(numbers, shape).astype(np.float64).ravel()
+    form, size = (affine((), [], v.tolist()) for v in (flat, np.abs(flat)))
+    return Value(form, shape, Rounded(size, np.zeros(len(flat))) if in_float32 else None)
+
 
 def _exactly(a: Value, b: Value, sign: int) -> Value:
     """A sum that is not rounded."""
@@ -147,10 +167,11 @@ def read_network(data: bytes, mean: Scales, std: Scales, in_float32: bool = Fals
     require(all(node.output in read for node in nodes), "an operator whose value nobody reads")
     for node in nodes:
         require(any(name in values for name in node.inputs), f"a {node.kind} of constants")
-        wanted = INT64 if node.kind in ("Reshape", "Pad") else file.type
+        wanted = INT64 if node.kind in ("Reshape", "Pad", "Slice") else file.type
         others = [name for name in node.inputs if name not in values]
         fine = all(
-            found[name][0] == (wanted if i == 0 else file.type) for i, name in enumerate(others)
+            found[name][0] == (wanted if i == 0 or node.kind == "Slice" else file.type)
+            for i, name in enumerate(others)
         )
         require(fine, f"inputs of a {node.kind} that are not constants of its type")
         given = [values.get(name, file.constants.get(name)) for name in node.inputs]
@@ -189,14 +210,22 @@ ENTRYWISE = {"Abs", "Exp", "Gelu", "Sigmoid", "Silu", "Softplus", "Tanh"}
 
 def _step(walk: _Walk, node: Node, given: list[Any]) -> Value:
     kind, options, value = node.kind, node.options, given[0]
-    if kind not in ENTRYWISE | {"Relu", "LeakyRelu", "Clip", "MaxPool"}:
+    if kind in ("Max", "Min"):
+        return _extrema(walk, given, 1 if kind == "Max" else -1)
+    if kind not in ENTRYWISE | {"Relu", "LeakyRelu", "PRelu", "Clip", "MaxPool"}:
         return apply(kind, given, options)
     require(isinstance(value, Value), f"a constant that goes through {kind}")
     if kind == "MaxPool":
         taps, shape = windows(value.shape, options)
         return walk.maximum(value, taps)._replace(shape=shape)
     bent = None
-    if kind == "LeakyRelu":
+    if kind == "PRelu":
+        require(spreads(given[1].shape, value.shape), "a slope that does not fit")
+        require(np.isfinite(given[1]).all(), "a slope that is no number")
+        if given[1].size > 1:
+            return walk.leaky(value, given[1].astype(np.float64))
+        bent = curve("leaky-relu", float(given[1].reshape(())))
+    elif kind == "LeakyRelu":
         bent = curve("leaky-relu", options.get("alpha", float(np.float32(0.01))))
     elif kind == "Clip":
         ends = [float(c.reshape(())) for c in given[1:]]
@@ -206,3 +235,22 @@ def _step(walk: _Walk, node: Node, given: list[Any]) -> Value:
         require(options.get("approximate", b"none") == b"none", "an approximated activation")
         bent = curve(kind.lower())
     return walk.activate(value, bent)
+
+
+def _extrema(walk: _Walk, given: list[Any], sign: int) -> Value:
+    """One operand after the other, as broadcast as all before it."""
+    (some, *_) = (g for g in given if isinstance(g, Value))
+    result, shape = given[0], given[0].shape
+    for other in given[1:]:
+        shape = shape if spreads(other.shape, shape) else other.shape
+        require(all(spreads(v.shape, shape) for v in (result, other)), "an extremum of no fit")
+        a, b = (
+            v.moved(np.broadcast_to(v.places, shape))
+            if isinstance(v, Value)
+            else constant(v, shape, some.rounded is not None)
+            for v in (result, other)
+        )
+        result = walk.extremum(a, b, sign)
+    if not isinstance(result, Value) or shape[0] != 1:
+        raise NotConfirmed("an extremum of this form")
+    return result

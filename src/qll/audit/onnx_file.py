@@ -70,6 +70,10 @@ OPERATORS = {
     "Gelu": Rule(1, 1, {"approximate": A_STRING}, (FLOAT,)),
     "AveragePool": Rule(1, 1, {**POOL, "count_include_pad": A_INT}, (FLOAT,)),
     "GlobalAveragePool": Rule(1, 1, {}, (FLOAT,)),
+    "PRelu": Rule(2, 2, {}, (FLOAT,)),
+    "Max": Rule(1, 1 << 20),
+    "Min": Rule(1, 1 << 20),
+    "Slice": Rule(3, 5),
     "Concat": Rule(1, 1 << 20, {"axis": A_INT}),
     "Transpose": Rule(1, 1, {"perm": A_INTS}),
     "Pad": Rule(2, 3, {"mode": A_STRING}),
@@ -90,7 +94,11 @@ SINCE = {
     "AveragePool.dilations": 19,
     "Clip": 11,
     "Gelu": 20,
+    "Max": 8,
+    "Min": 8,
     "Pad": 11,
+    "PRelu": 9,
+    "Slice": 10,
 }
 UNTIL = {"spatial": 8}
 REQUIRED = {"AveragePool": "kernel_shape", "Concat": "axis", "Constant": "value",

@@ -91,7 +91,7 @@ def apply(kind: str, given: list[Any], options: dict[str, Any]) -> Value:
     return Value(step.after(value.form), shape, rounded)
 
 
-def _spreads(small: Dims, large: Dims) -> bool:
+def spreads(small: Dims, large: Dims) -> bool:
     """Does a constant of the first shape, repeated, have the second?"""
     last = large[len(large) - len(small) :]
     return len(small) <= len(large) and all(s in (1, n) for s, n in zip(small, last, strict=True))
@@ -99,8 +99,8 @@ def _spreads(small: Dims, large: Dims) -> bool:
 
 def _sum(kind: str, left: Value, right: Value) -> Value:
     require(kind in ("Add", "Sub"), f"a {kind} of two values")
-    shape = left.shape if _spreads(right.shape, left.shape) else right.shape
-    require(all(_spreads(v.shape, shape) for v in (left, right)), "a sum that does not fit")
+    shape = left.shape if spreads(right.shape, left.shape) else right.shape
+    require(all(spreads(v.shape, shape) for v in (left, right)), "a sum that does not fit")
     a, b = (v.moved(np.broadcast_to(v.places, shape)) for v in (left, right))
     rounded = a.rounded and b.rounded and a.rounded.plus(b.rounded, 1)
     return Value(a.form.plus(b.form, -1 if kind == "Sub" else 1), shape, rounded)
@@ -166,6 +166,25 @@ def _pad(value: Value, others: list[Any], options: dict[str, Any]) -> Value:
     return value.moved(np.pad(value.places, widths, constant_values=-1))
 
 
+def _slice(value: Value, others: list[Any], options: dict[str, Any]) -> Value:
+    rank, (starts, ends, *rest) = len(value.shape), others
+    count = starts.size
+    axes = rest[0].tolist() if rest else [*range(count)]
+    steps = rest[1].tolist() if len(rest) > 1 else [1] * count
+    fine = all(v.shape == (count,) for v in others) and all(-rank <= a < rank for a in axes)
+    fine = fine and len({a % rank for a in axes}) == count and all(a % rank for a in axes)
+    require(fine and all(steps), "a slice of the batch, or of this form")
+    places = value.places
+    for start, end, axis, step in zip(starts.tolist(), ends.tolist(), axes, steps, strict=True):
+        size = value.shape[axis]
+        least, most = (0, size) if step > 0 else (-1, size - 1)
+        first, last = (max(min(v + size * (v < 0), most), least) for v in (start, end))
+        kept = [*range(max(first, 0), last, step)]
+        require(kept, "an empty slice")
+        places = places.take(kept, axis)
+    return value.moved(places)
+
+
 def _pool(value: Value, others: list[Any], options: dict[str, Any]) -> Value:
     """The mean of each window; padding counts only if the file says so."""
     taps, inside = windows(value.shape, options)
@@ -189,6 +208,7 @@ MOVES: dict[str, Any] = {
     "Reshape": _reshape,
     "Transpose": _transpose,
     "Pad": _pad,
+    "Slice": _slice,
     "AveragePool": _pool,
     "GlobalAveragePool": _global,
 }
@@ -248,7 +268,7 @@ def _operator(kind: str, shape: Dims, given: Any, at: int, options: Any) -> tupl
     if kind == "Neg":
         return diagonal(-one, zero, one), shape
     if kind in ("Add", "Sub", "Mul", "Div"):
-        require(_spreads(given[0].shape, shape), "a constant that does not fit")
+        require(spreads(given[0].shape, shape), "a constant that does not fit")
         require(kind != "Div" or given[0].all(), "a division by zero")
         other = np.broadcast_to(given[0], shape).ravel()
         difference = (one, -other, one) if at == 0 else (-one, other, one)
@@ -262,7 +282,7 @@ def _operator(kind: str, shape: Dims, given: Any, at: int, options: Any) -> tupl
         weight = given[0] if options.get("transB", 0) else given[0].T
         require(weight.ndim == 2 and weight.shape[1] == size, "a matrix that does not fit")
         after = *shape[:-1], len(weight)
-        require(all(_spreads(b.shape, after) for b in given[1:]), "a bias that does not fit")
+        require(all(spreads(b.shape, after) for b in given[1:]), "a bias that does not fit")
         bias = [np.broadcast_to(b, after).ravel() for b in given[1:]] or [np.zeros(len(weight))]
         rows, columns = np.nonzero(weight)
         places = zip(rows.tolist(), columns.tolist())

@@ -335,6 +335,14 @@ def _image(read: Callable[..., Activation]) -> Rule:
     return rule
 
 
+def _prelu(x: Box, weight: Tensor) -> Box:
+    slope = weight.reshape(1, -1, *(1,) * (x.ndim - 2)) if weight.numel() > 1 else weight
+    ends = [torch.where(end >= 0, end, slope * end) for end in (x.lower, x.upper)]
+    least, most = torch.minimum(*ends), torch.maximum(*ends)
+    inside = (x.lower < 0) & (x.upper > 0)  # a negative slope turns at 0
+    return Box(torch.where(inside, least.clamp(max=0.0), least), most)
+
+
 def _table() -> dict[Any, Rule]:
     moves = (
         *(
@@ -355,6 +363,8 @@ def _table() -> dict[Any, Rule]:
         functional.pad: _both(functional.pad),
         functional.dropout: _dropout,
         **{function: _image(read) for function, read in CURVES.items()},
+        functional.prelu: _prelu,
+        torch.prelu: _prelu,
         torch.cat: _cat,
         torch.concat: _cat,
         torch.maximum: _extremum(torch.maximum),

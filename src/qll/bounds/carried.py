@@ -30,7 +30,11 @@ from qll.networks.windows import Window
 _PRODUCTS = (torch.mul, Tensor.mul, Tensor.__mul__, Tensor.__rmul__, torch.matmul, Tensor.matmul)
 _EXTREMA = {torch.maximum: 1.0, torch.minimum: -1.0}
 _POOLS = (functional.max_pool1d, functional.max_pool2d, torch.max_pool1d, torch.max_pool2d)
-_ADAPTIVE = (functional.adaptive_max_pool1d, functional.adaptive_max_pool2d)
+# What intervals know and linear bounds do not.
+_REFUSED = (
+    *(functional.adaptive_max_pool1d, functional.adaptive_max_pool2d),
+    *(functional.prelu, torch.prelu),
+)
 # What a module may ask of a tensor beside running it through layers.
 _QUESTIONS = ("__get__", "size", "dim", "__len__", "__getitem__", "numel")
 
@@ -72,7 +76,7 @@ class Carried(Tensor):
             return _wrap(_pooled(run, args[0], *args[1:], **kwargs), run)
         name = getattr(function, "__name__", str(function))
         known = function in RULES or name in _QUESTIONS
-        if not known or function in _ADAPTIVE or (len(given) > 1 and function in _PRODUCTS):
+        if not known or function in _REFUSED or (len(given) > 1 and function in _PRODUCTS):
             raise unknown(name)
         with torch._C.DisableTorchFunctionSubclass():
             return _wrap(function(*args, **kwargs), run)

@@ -22,7 +22,7 @@ from qll.networks.activations.sigmoid import Sigmoid
 from qll.networks.activations.silu import Silu
 from qll.networks.activations.softplus import Softplus
 from qll.networks.activations.tanh import Tanh
-from qll.networks.bends import Apply, AveragePool, Extremum, MaxPool, Mean
+from qll.networks.bends import Apply, AveragePool, Extremum, MaxPool, Mean, ParametricRelu
 from qll.networks.layers import (
     BatchNorm,
     Convolution,
@@ -234,6 +234,15 @@ def _leaky_relu(
     return reading.add(Apply(LeakyRelu(float(reading.array(negative_slope)))), x)
 
 
+def _prelu(reading: TorchReading, x: Activation, weight: Any) -> Activation:
+    """One slope for all entries, or one a channel."""
+    slope = reading.array(weight)
+    if slope.size == 1:
+        return _leaky_relu(reading, x, float(slope.reshape(())))
+    shape = reading.shape(x)
+    return reading.add(ParametricRelu(slope.reshape(1, -1, *(1,) * (len(shape) - 2))), x)
+
+
 def _clamp(reading: TorchReading, x: Activation, min: Any = None, max: Any = None) -> Activation:
     lower = -math.inf if min is None else float(reading.array(min))
     upper = math.inf if max is None else float(reading.array(max))
@@ -337,6 +346,7 @@ MODULES: dict[type[nn.Module], Read] = {
     nn.ReLU6: lambda reading, layer, x: _clamp(reading, x, 0.0, 6.0),
     nn.Hardtanh: lambda reading, layer, x: _clamp(reading, x, layer.min_val, layer.max_val),
     nn.LeakyReLU: _with(_leaky_relu, "negative_slope"),
+    nn.PReLU: _with(_prelu, "weight"),
     nn.Sigmoid: _with(_entrywise(Sigmoid())),
     nn.Tanh: _with(_entrywise(Tanh())),
     nn.Softplus: _with(_softplus, "beta", "threshold"),
@@ -435,6 +445,7 @@ FUNCTIONS: dict[Any, Read] = {
     torch.sum: _total,
     functional.relu: _relu,
     functional.leaky_relu: _leaky_relu,
+    functional.prelu: _prelu,
     functional.relu6: lambda reading, x, inplace=False: _clamp(reading, x, 0.0, 6.0),
     functional.hardtanh: lambda reading, x, min_val=-1.0, max_val=1.0, inplace=False: _clamp(
         reading, x, min_val, max_val

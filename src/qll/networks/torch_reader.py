@@ -85,8 +85,11 @@ class Trace:
         self.dtype = parameter_type(module)
         # Weakly: a trace is kept with what is known of a module, and must not keep it alive.
         self._module = ref(module)
+        # Tensors that a forward makes, which the tracer leaves at the root.
+        self._made: dict[str, torch.Tensor] = {}
         root, modules = self._root()
         self._traced = _trace(root)
+        self._made = {k: v for k, v in vars(root).items() if isinstance(v, torch.Tensor)}
         _refuse_unknown(self._traced, modules, MODULES, FUNCTIONS, METHODS)
         for node in self._traced.nodes:
             _refuse_shared_in_place(node, modules)
@@ -97,6 +100,8 @@ class Trace:
         if module is None:
             raise RuntimeError("the module of this trace is gone")
         root = nn.Sequential(OrderedDict(network=module))
+        for name, tensor in self._made.items():
+            setattr(root, name, tensor)
         return root, dict(root.named_modules())
 
     def read(self) -> Graph:
