@@ -28,6 +28,7 @@ from qll.networks import load
 from qll.properties import parse
 from qll.verify import api, clock
 from qll.verify.api import Problem, decide_all
+from qll.verify.backend import BACKENDS
 from qll.verify.journal import Journal
 from qll.verify.verdict import Reason, Status
 from qll.workers import Workers
@@ -354,7 +355,7 @@ def test_a_query_without_memory_is_unknown_and_the_others_go_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     problem = small_problem(5)
-    backend = type(api._backend("bab"))
+    backend = BACKENDS["bab"]
     real = backend.decide
 
     def decide(self: Any, queries: Any, budget: Any) -> Any:

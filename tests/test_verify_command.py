@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from typer.testing import CliRunner, Result
 
 from qll.cli.main import build_app
 from qll.errors import QllError
+from qll.kernels.announce import MESSAGE
 from qll.networks import load
 from qll.verify.backend import BACKENDS, Backend, Budget
 from qll.verify.query import Query
@@ -202,9 +204,38 @@ def test_the_time_left_is_not_guessed_from_one_verdict() -> None:
     from qll.cli.verify import _Board
 
     board = _Board(44, {})
-    board.began -= 22.0  # the first verdict, after compiling
+    board.began -= 22.0  # the first verdict, after reading
     board.add("verified")
-    assert board._left()[1] == float("inf")
+    assert board._left()[1] is None
     for _ in range(9):
         board.add("verified")
-    assert 0 < board._left()[1] < 200
+    left = board._left()[1]
+    assert left is not None and 0 < left < 200
+
+
+def test_compilation_is_announced(inputs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By whatever is compiled first, before any query is asked."""
+    numba = pytest.importorskip("numba")
+    from qll.verify.backends.bab import BranchAndBound
+
+    def compile_something(_: object) -> None:
+        numba.njit(lambda x: x + 1)(1)
+
+    monkeypatch.setattr(BranchAndBound, "prepare", compile_something)
+    result = verify(inputs, count=3)
+    assert result.exit_code == 0, result.output
+    assert MESSAGE in result.stderr.replace("\n", " ")
+
+
+def test_the_screen_says_which_comparison_broke(inputs: Path) -> None:
+    """Picture 3: the sums of rows 0 and 1 are 2.0 and 1.8, and each entry may move by 0.1."""
+    result = verify(inputs, "--json", str(inputs / "out.json"))
+    line = next(line for line in result.stdout.splitlines() if "point 3" in line)
+    found = re.fullmatch(
+        r"  point 3: falsified: y\[1\] exceeds y\[0\] by ([0-9.]+); the witness moves \d+ of 16 "
+        r"inputs, by at most 0.1",
+        line,
+    )
+    assert found and 0 < float(found[1]) <= 0.6 + 1e-6
+    record = json.loads((inputs / "out.json").read_text())["verdicts"][3]
+    assert record["detail"].startswith("y[1] exceeds y[0] by ")

@@ -48,6 +48,12 @@ class AttackResult:
     def x(self) -> Tensor:
         return self.points["x"]
 
+    @property
+    def near_ties(self) -> Tensor:
+        """Samples whose point violates the property in float32 by its rounding alone: not in exact
+        arithmetic on the stored weights, so that they are not falsified."""
+        return self.inside & (self.margins < 0) & ~self.falsified
+
     def __repr__(self) -> str:
         return f"<AttackResult: {int(self.falsified.sum())} of {len(self.margins)} falsified>"
 

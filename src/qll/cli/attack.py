@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from qll.attacks import AttackResult
 
 _PICTURES = 16
+_NAMED = 20  # near-ties
 
 
 def attack(
@@ -69,6 +70,7 @@ def attack(
         "attacked": len(x),
         "falsified": falsified,
         "not_falsified": len(x) - falsified,
+        "near_ties": int(found.near_ties.sum()),
         "worst_margin": float(found.margins.min()) if len(x) else None,
         "out": None if out is None else str(out),
     }
@@ -76,6 +78,14 @@ def attack(
         typer.echo(json.dumps(summary))
         return
     typer.echo(f"{falsified} of {len(x)} regions falsified, {len(x) - falsified} not falsified")
+    for row in found.near_ties.nonzero()[:_NAMED, 0].tolist():
+        typer.echo(
+            f"  point {row}: near-tie: margin {float(found.margins[row]):.2g} in float32, "
+            "not violated in float64"
+        )
+    more = int(found.near_ties.sum()) - _NAMED
+    if more > 0:
+        typer.echo(f"  and {more} near-ties more")
     if out is not None and falsified:
         typer.echo(f"counterexamples: {out}")
 

@@ -22,10 +22,12 @@ def closed_lines(
     if status == "unknown":
         bound = row.get("bound")
         short = "" if bound is None or bound > 0 else f" (bound {bound:.3g}, needed above 0)"
-        return [f"unknown: {row['reason']}{short}"]
+        detail = f" ({row['detail']})" if row.get("detail") else ""
+        return [f"unknown: {row['reason']}{detail}{short}"]
     if status == "verified" or row.get("witness") is None:
         return [f"{status} ({row['nodes']} nodes, {row['seconds']:.2f} s)"]
-    return [f"falsified ({row['seconds']:.2f} s)", *_witness(rule, row, networks)]
+    broke = f": {row['detail']}" if row.get("detail") else ""
+    return [f"falsified ({row['seconds']:.2f} s){broke}", *_witness(rule, row, networks)]
 
 
 def _witness(rule: Property, row: dict[str, Any], networks: tuple[Network, Network]) -> list[str]:

@@ -86,9 +86,11 @@ def verify(
 
     Example: qll verify not-both --network net.onnx --data dice-rendered --count 50
     """  # fmt: skip
+    from qll.kernels.announce import announced
     from qll.networks import load as load_network
     from qll.properties import load_fitting
     from qll.verify.api import Problem, decide_all
+    from qll.verify.backend import BACKENDS
     from qll.verify.journal import Journal
     from qll.workers import Workers
 
@@ -134,9 +136,13 @@ def verify(
         problem.write_claim()
     with journal, _Board(len(problem), journal.known) as board:
         left = [i for i in range(len(problem)) if i not in journal.known]
-        for index, verdict in decide_all(problem, left, workers=workers):
-            journal.add(index, verdict)
-            board.add(verdict.as_json()["status"])
+        with announced(board.tell):
+            if left and workers.is_local:
+                BACKENDS[backend]().prepare()  # once, in sight, and not in each process
+                board.began = time.monotonic()
+            for index, verdict in decide_all(problem, left, workers=workers):
+                journal.add(index, verdict)
+                board.add(verdict.as_json()["status"])
     statuses = [journal.known[i]["status"] for i in range(len(problem))]
     tally = {s: statuses.count(s) for s in ("verified", "falsified", "unknown")}
     vacuous = sum(bool(journal.known[i].get("vacuous")) for i in range(len(problem)))
@@ -144,9 +150,9 @@ def verify(
         other = handle if against is None else load_network(against)
         lines = closed_lines(rule, journal.known[0], (handle, other))
     else:
-        lines = [_summary(tally, vacuous)]
-        lines += [_rests_on(journal.known)] if tally["verified"] > vacuous else []
-        lines += _details(journal.known, points, schema)
+        lines = [_summary(tally, vacuous), *_details(journal.known, points, schema)]
+    if tally["verified"] > vacuous:
+        lines.insert(1, _rests_on(journal.known))
     for line in lines:
         typer.echo(line)
     _stop_the_line(journal.known)
@@ -238,15 +244,20 @@ def _details(known: dict[int, dict[str, Any]], points: Any, schema: Any = None) 
             if schema is not None:
                 before = np.asarray(points[i], float).reshape(-1).tolist()
                 moves = describe_move(schema, before, np.ravel(row["witness"]).tolist())
-                lines.append(f"  point {i}: falsified: {moves}")
+                lines.append(f"  point {i}: falsified: {_broke(row)}{moves}")
                 continue
             moved = np.abs(np.array(row["witness"]) - np.asarray(points[i], float).reshape(-1))
             lines.append(
-                f"  point {i}: falsified by a witness that moves {int((moved > 0).sum())} of "
-                f"{moved.size} inputs, by at most {moved.max(initial=0.0):.3g}"
+                f"  point {i}: falsified: {_broke(row)}the witness moves {int((moved > 0).sum())} "
+                f"of {moved.size} inputs, by at most {moved.max(initial=0.0):.3g}"
             )
     more = len(lines) - _SHOWN
     return lines if more <= 0 else [*lines[:_SHOWN], f"  and {more} more: see --json"]
+
+
+def _broke(row: dict[str, Any]) -> str:
+    """Which comparison of the rule, and by how much."""
+    return f"{row['detail']}; " if row.get("detail") else ""
 
 
 def _missing(known: dict[int, dict[str, Any]]) -> dict[str, list[int]]:
@@ -331,7 +342,6 @@ class _Board:
     """Counts, rate and time left: a live line in a terminal, a plain one now and then elsewhere."""
 
     _EVERY = 15.0  # seconds between plain lines
-    _ENOUGH = 8  # verdicts before the time that is left is estimated
 
     def __init__(self, total: int, known: dict[int, dict[str, Any]]) -> None:
         from rich.console import Console
@@ -355,14 +365,17 @@ class _Board:
             self.live.start()
         return self
 
-    def _left(self) -> tuple[float, float]:
+    def _left(self) -> tuple[float, float | None]:
+        """Verdicts a second, and the seconds that the others will take, once that can be said."""
+        from qll.training.progress import time_left
+
         done = sum(self.tally.values()) - self.resumed
         seconds = time.monotonic() - self.began
         rate = done / seconds if seconds > 0 else 0.0
-        waiting = self.total - sum(self.tally.values())
-        # One verdict, after compiling and reading, says nothing of the others.
-        known = done >= self._ENOUGH and rate > 0
-        return rate, waiting / rate if known else float("inf")
+        return rate, time_left(done, self.total - self.resumed, seconds)
+
+    def tell(self, text: str) -> None:
+        self.console.print(text, highlight=False, markup=False)
 
     def _table(self) -> Any:
         from rich.table import Table
@@ -377,7 +390,7 @@ class _Board:
             f"[yellow]{self.tally['unknown']}",
             str(self.total - sum(self.tally.values())),
             f"{rate:.1f}",
-            "-" if left == float("inf") else f"{left:.0f} s",
+            "-" if left is None else f"{left:.0f} s",
         )
         return table
 
@@ -389,7 +402,7 @@ class _Board:
             self.said = time.monotonic()
             counts = ", ".join(f"{v} {k}" for k, v in self.tally.items())
             left = self._left()[1]
-            rest = "" if left == float("inf") else f"; about {left:.0f} s left"
+            rest = "" if left is None else f"; about {left:.0f} s left"
             self.console.print(f"{counts} of {self.total}{rest}")
 
     def __exit__(self, *_: object) -> None:

@@ -27,7 +27,8 @@ from qll.networks.joint import Joint
 from qll.property import Property
 from qll.regions import Region
 from qll.verify import clock, evidence
-from qll.verify.backend import BACKENDS, Backend, Budget
+from qll.verify.backend import BACKENDS, Budget
+from qll.verify.broken import broken
 from qll.verify.condition import Array
 from qll.verify.given import (
     Labels,
@@ -282,10 +283,10 @@ class Problem:
         )
         verdicts = [
             replace(verdict, seconds=verdict.seconds + share)
-            for verdict in _backend(self.backend).decide(queries, budget)
+            for verdict in BACKENDS[self.backend]().decide(queries, budget)
         ]
         if self.cross_check is not None:
-            others = _backend(self.cross_check).decide(queries, replace(budget, proofs=False))
+            others = BACKENDS[self.cross_check]().decide(queries, replace(budget, proofs=False))
             for i, ours, theirs in zip(indices, verdicts, others, strict=True):
                 if ours.contradicts(theirs):
                     raise RunError(
@@ -306,6 +307,8 @@ class Problem:
             start = clock.now()
             found = self._finish(i, query, named, end)
             found = replace(found, seconds=found.seconds + clock.now() - start)
+            if found.witness is not None:
+                found = replace(found, detail=broken(query, found.witness, self.prop))
             finished.append(self._shaped(query, found))
         return finished
 
@@ -367,10 +370,6 @@ class Problem:
             number = f"{self.number(index):05d}"
             name = certificate.write(self.certificates, number, data, self.network).name
         return replace(confirmed, certificate=name)
-
-
-def _backend(name: str) -> Backend:
-    return BACKENDS[name]()
 
 
 # --- one process or several ---

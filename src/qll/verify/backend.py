@@ -45,6 +45,10 @@ class Backend(ABC):
         """Why this backend cannot take the query, or None."""
         return None
 
+    def prepare(self) -> None:
+        """Compile what has to be compiled, once on a machine: it is no query's time."""
+        return
+
     @abstractmethod
     def run(self, queries: Sequence[Query], budget: Budget) -> list[Verdict]:
         """One verdict per query; the queries share one network."""

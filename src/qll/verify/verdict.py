@@ -55,8 +55,9 @@ class Verdict:
     ``vacuous``: verified, but whatever the network computes, because the data point makes the
     premise false (``label(7) -> ...`` at a three). It says nothing of the network: count it apart.
     ``evidence`` is what the verdict rests on; ``certificate`` the name of the file that holds it,
-    and ``uncertified`` why the independent checker has not confirmed it. ``detail`` goes with the
-    reason: what was near a tie, or how much memory was missing.
+    and ``uncertified`` why the independent checker has not confirmed it. ``detail`` goes with it:
+    which comparison the witness breaks and by how much, what was near a tie, how much memory was
+    missing.
     """
 
     status: Status

@@ -22,7 +22,7 @@ from qll.verify.judge import Judgement, Worth, judge
 from qll.verify.lattice import walk
 from qll.verify.pattern import climb
 from qll.verify.proof import Outcome
-from qll.verify.prover import ChainProver, fits_kernels
+from qll.verify.prover import ChainProver, fits_kernels, smallest_query
 from qll.verify.query import Query
 from qll.verify.verdict import PROVER_NOTE, Reason, Status, Verdict
 
@@ -57,6 +57,11 @@ class BranchAndBound(Backend):
     name: ClassVar[str] = "bab"
     keeps_proofs: ClassVar[bool] = True
     choose: Callable[[Query], Prover] | None = None  # which prover takes a query; for tests
+
+    def prepare(self) -> None:
+        if available():
+            form = smallest_query().form
+            BoxProver(form).prepare()
 
     def run(self, queries: Sequence[Query], budget: Budget) -> list[Verdict]:
         found = _Decisions(queries, budget)
