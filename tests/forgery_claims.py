@@ -134,7 +134,7 @@ class False_:
         return {
             "format": FORMAT, "verdict": "verified", "network": digest(self.model), "mean": None,
             "std": None, "text": self.text, "labels": self.labels, "precision": 32,
-            "tie_violates": self.tie_violates,
+            "tie_violates": self.tie_violates, "arithmetic": "real",
             **self.hashes,
         }  # fmt: skip
 
