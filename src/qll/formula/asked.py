@@ -14,7 +14,7 @@ from fractions import Fraction
 from typing import Any
 
 from qll.errors import InputError
-from qll.formula.hard import ONE, Affine, HardForm, Slot, affine
+from qll.formula.hard import ONE, VIOLATED, Affine, HardForm, Slot, affine
 from qll.formula.normal import MOST_CASES, Folded, Ties, cases, fold, rename, substitute, tie
 from qll.formula.question import Place, Question
 
@@ -59,6 +59,10 @@ def ask(
         for k in range(inputs):
             home = ties.home[point * inputs + k]
             lower[home], upper[home] = max(lower[home], lows[k]), min(upper[home], highs[k])
+    # A comparison may be all that bounds an input.
+    cut = fold(lower, upper, VIOLATED, constraints)
+    if not cut.is_empty:
+        lower, upper = cut.lower, cut.upper
     integers = None
     if question.integers:
         whole = {ties.home[_entry(slot, inputs)] for slot in question.integers}
