@@ -400,7 +400,7 @@ def test_named_network(name: str, shape: tuple[int, ...], outputs: int) -> None:
 
 
 def test_factories_take_options() -> None:
-    assert set(networks) == {"paper-mnist", "paper-dice", "wide"}
+    assert set(networks) == {"paper-mnist", "paper-dice", "wide", "mlp"}
     options = {"in_channels": 2, "height": 11, "width": 9, "outputs": 3, "mean": 0.0, "std": 1.0}
     for name in networks:
         module = create(name, **options)
