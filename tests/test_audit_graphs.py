@@ -38,6 +38,7 @@ ACTIVATIONS = {
     "gelu": functional.gelu,
     "silu": functional.silu,
     "exp": lambda z: torch.exp(0.5 * z),
+    "hardswish": lambda z: functional.hardswish(3.0 * z),
 }
 
 
@@ -155,7 +156,7 @@ def test_proofs_of_false_claims_are_not_confirmed(name: str, prover: str) -> Non
     """The tree of a true proof under a claim that is false, with its own multipliers and with
     others that are as good as any: nothing but a wrong bound could confirm it."""
     query, verdict = proved(name, prover)
-    writer, draw = _writer(query, verdict), np.random.default_rng(3)
+    writer, draw = _writer(query.cases[0], verdict.proof), np.random.default_rng(3)
     for share in (-0.02, -0.1, -0.3, -0.6):
         false, _ = claim(name, share)
         header, subject = _header(false, verdict, subject_of(false)), subject_of(false)
@@ -204,7 +205,7 @@ def test_splits_at_points_are_confirmed(name: str) -> None:
         verdict = backend.run([query], Budget(60.0, proofs=True))[0]
         assert verdict.status is Status.VERIFIED
         assert certify(query, verdict)[1].confirmed
-        writer = _writer(query, verdict)
+        writer = _writer(query.cases[0], verdict.proof)
         splits = sum(kind == SPLIT for kind, _ in writer.kinds)
         assert splits == len(writer.points)
         if splits:

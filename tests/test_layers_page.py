@@ -57,6 +57,7 @@ LAYERS: dict[str, Callable[[], nn.Module]] = {
     "Softplus": lambda: sequential(nn.Softplus()),
     "GELU": lambda: sequential(nn.GELU()),
     "SiLU": lambda: sequential(nn.SiLU()),
+    "HardSwish": lambda: sequential(nn.Hardswish()),
     "exp": lambda: Between(lambda h: torch.exp(0.1 * h), 32),
     "maximum, minimum of two": lambda: Between(
         lambda h: torch.maximum(h, torch.minimum(h * 0.5, torch.relu(h))), 32

@@ -307,7 +307,7 @@ READ: dict[str, tuple[onnx.ModelProto, bool]] = {  # with: does the checker read
             (1, 3),
             {"s": ints(-9), "e": ints(-(2**62)), "a": ints(1), "t": ints(-1)},
         ),
-        False,
+        True,
     ),
     "max-pool-without-pairs": (
         model(

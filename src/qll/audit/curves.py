@@ -228,6 +228,15 @@ _KNOWN: dict[str, Callable[..., Curve]] = {
         turn=(-0.752, -0.751),
         least=-0.17005,
     ),
+    # A parabola between two lines: whichever way these are said to bend.
+    "hardswish": lambda: Curve(
+        lambda z: z * np.clip(z + 3.0, 0.0, 6.0) / 6.0,
+        lambda z: np.where(z < -3.0, 0.0, np.where(z > 3.0, 1.0, (2.0 * z + 3.0) / 6.0)),
+        (-3.0, 3.0),
+        first_convex=False,
+        turn=(-1.5, -1.5),
+        least=-0.375,
+    ),
     "silu": lambda: Curve(
         lambda z: z * _sigmoid(z),
         lambda z: _sigmoid(z) + z * _sigmoid_slope(z),

@@ -19,7 +19,17 @@ import numpy as np
 
 from qll.audit.curves import Curve, curve
 from qll.audit.exact import Affine, Array, affine, diagonal, identity, over_common
-from qll.audit.onnx_file import FLOAT, INT64, TYPES, Dims, Node, NotConfirmed, parse, require
+from qll.audit.onnx_file import (
+    ENTRYWISE,
+    FLOAT,
+    INT64,
+    TYPES,
+    Dims,
+    Node,
+    NotConfirmed,
+    parse,
+    require,
+)
 from qll.audit.operators import SCALED, Rounded, Value, apply, spreads, windows
 
 __all__ = ["Affine", "Array", "Network", "NotConfirmed", "read_network", "require"]
@@ -205,14 +215,11 @@ def _gates(nodes: list[Node]) -> list[Node]:
     return [node for node in done if node.output not in gates or node.output in read]
 
 
-ENTRYWISE = {"Abs", "Exp", "Gelu", "Sigmoid", "Silu", "Softplus", "Tanh"}
-
-
 def _step(walk: _Walk, node: Node, given: list[Any]) -> Value:
     kind, options, value = node.kind, node.options, given[0]
     if kind in ("Max", "Min"):
         return _extrema(walk, given, 1 if kind == "Max" else -1)
-    if kind not in ENTRYWISE | {"Relu", "LeakyRelu", "PRelu", "Clip", "MaxPool"}:
+    if kind not in {*ENTRYWISE, "Silu", "Relu", "LeakyRelu", "PRelu", "Clip", "MaxPool"}:
         return apply(kind, given, options)
     require(isinstance(value, Value), f"a constant that goes through {kind}")
     if kind == "MaxPool":

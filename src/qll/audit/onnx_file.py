@@ -47,6 +47,12 @@ class Rule(NamedTuple):
 
 PAIR, WINDOW = Rule(2, 2), ("dilations", "kernel_shape", "pads", "strides")
 POOL = {"auto_pad": A_STRING, "ceil_mode": A_INT, **dict.fromkeys(WINDOW, A_INTS)}
+# Activations by their names in `qll.audit.curves`. Of some ONNX Runtime has no float64 form.
+ENTRYWISE = {
+    **dict.fromkeys(("Abs", "Exp", "Sigmoid", "Tanh"), Rule(1, 1)),
+    **dict.fromkeys(("HardSwish", "Softplus"), Rule(1, 1, {}, (FLOAT,))),
+    "Gelu": Rule(1, 1, {"approximate": A_STRING}, (FLOAT,)),
+}
 OPERATORS = {
     "Add": PAIR,
     "Sub": PAIR,
@@ -61,13 +67,12 @@ OPERATORS = {
     "BatchNormalization": Rule(
         5, 5, {"epsilon": A_FLOAT, "momentum": A_FLOAT, "spatial": A_INT, "training_mode": A_INT}
     ),
-    **dict.fromkeys(("Relu", "Sigmoid", "Tanh", "Exp", "Abs", "Neg"), Rule(1, 1)),
+    **dict.fromkeys(("Relu", "Neg"), Rule(1, 1)),
+    **ENTRYWISE,
     "MaxPool": Rule(1, 1, {**POOL, "storage_order": A_INT}),
     # Of these it has no float64 form either, or one that fails after a ReLU.
     "Clip": Rule(2, 3, {}, (FLOAT,)),
-    "Softplus": Rule(1, 1, {}, (FLOAT,)),
     "LeakyRelu": Rule(1, 1, {"alpha": A_FLOAT}, (FLOAT,)),
-    "Gelu": Rule(1, 1, {"approximate": A_STRING}, (FLOAT,)),
     "AveragePool": Rule(1, 1, {**POOL, "count_include_pad": A_INT}, (FLOAT,)),
     "GlobalAveragePool": Rule(1, 1, {}, (FLOAT,)),
     "PRelu": Rule(2, 2, {}, (FLOAT,)),
@@ -94,6 +99,7 @@ SINCE = {
     "AveragePool.dilations": 19,
     "Clip": 11,
     "Gelu": 20,
+    "HardSwish": 14,
     "Max": 8,
     "Min": 8,
     "Pad": 11,

@@ -313,11 +313,12 @@ def _curves() -> dict[Any, Callable[..., Activation]]:
         functional.gelu: _gelu,
         functional.softplus: _softplus,
     }
-    for name in ("relu", "sigmoid", "tanh", "silu", "abs", "exp"):
-        for home in (functional, torch, Tensor):
-            function = getattr(home, name, None)
-            if function is not None:
-                curves[function] = _plain(ACTIVATIONS[name]())
+    for record in ACTIVATIONS.values():
+        for name in record.in_torch:
+            # A module calls its function.
+            if not isinstance(name, type):
+                function = getattr(Tensor, name) if isinstance(name, str) else name
+                curves[function] = _plain(record())
     for name in ("clamp", "clip"):
         for home in (torch, Tensor):
             curves[getattr(home, name)] = _clamp

@@ -436,11 +436,18 @@ def _batch_norm(reading: Reading, call: Call) -> Result:
     return reading.add(call.name, layer, operand(reading, call))
 
 
-@operator("Abs", "Exp", "Relu", "Sigmoid", "Softplus", "Tanh")
+_PLAIN = {
+    name: record()
+    for record in ACTIVATIONS.values()
+    if not vars(record)["__dataclass_fields__"]  # without settings
+    for name in record.onnx
+}
+
+
+@operator(*_PLAIN)
 def _entrywise(reading: Reading, call: Call) -> Result:
     """Activations without settings, under their own names."""
-    function = ACTIVATIONS[call.kind.lower()]()
-    return reading.add(call.name, Apply(function), operand(reading, call))
+    return reading.add(call.name, Apply(_PLAIN[call.kind]), operand(reading, call))
 
 
 @operator("Gelu")

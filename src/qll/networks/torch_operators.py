@@ -12,16 +12,11 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from qll.networks.activations import RELU
-from qll.networks.activations.abs import Abs
+from qll.networks.activations import ACTIVATIONS
 from qll.networks.activations.clip import clip
-from qll.networks.activations.exp import Exp
 from qll.networks.activations.gelu import Gelu
 from qll.networks.activations.leaky_relu import LeakyRelu
-from qll.networks.activations.sigmoid import Sigmoid
-from qll.networks.activations.silu import Silu
 from qll.networks.activations.softplus import Softplus
-from qll.networks.activations.tanh import Tanh
 from qll.networks.bends import Apply, AveragePool, Extremum, MaxPool, Mean, ParametricRelu
 from qll.networks.layers import (
     BatchNorm,
@@ -224,10 +219,6 @@ def _adaptive(layer: Callable[[Window], Any], rank: int) -> Read:
 # Bends.
 
 
-def _relu(reading: TorchReading, x: Activation, inplace: bool = False) -> Activation:
-    return reading.add(Apply(RELU), x)
-
-
 def _leaky_relu(
     reading: TorchReading, x: Activation, negative_slope: float = 0.01, inplace: bool = False
 ) -> Activation:
@@ -342,16 +333,12 @@ MODULES: dict[type[nn.Module], Read] = {
     nn.Conv2d: _conv_module,
     nn.BatchNorm1d: _batch_norm,
     nn.BatchNorm2d: _batch_norm,
-    nn.ReLU: _with(_relu),
     nn.ReLU6: lambda reading, layer, x: _clamp(reading, x, 0.0, 6.0),
     nn.Hardtanh: lambda reading, layer, x: _clamp(reading, x, layer.min_val, layer.max_val),
     nn.LeakyReLU: _with(_leaky_relu, "negative_slope"),
     nn.PReLU: _with(_prelu, "weight"),
-    nn.Sigmoid: _with(_entrywise(Sigmoid())),
-    nn.Tanh: _with(_entrywise(Tanh())),
     nn.Softplus: _with(_softplus, "beta", "threshold"),
     nn.GELU: _with(_gelu, "approximate"),
-    nn.SiLU: _with(_entrywise(Silu())),
     nn.Flatten: _with(flatten, "start_dim", "end_dim"),
     nn.Unflatten: lambda reading, layer, x: unflatten(
         reading, x, layer.dim, layer.unflattened_size
@@ -388,14 +375,8 @@ METHODS: dict[str, Read] = {
     "transpose": transpose,
     "contiguous": same,
     "clone": same,
-    "relu": _relu,
-    "relu_": _relu,
     "clamp": _clamp,
     "clip": _clamp,
-    "abs": _entrywise(Abs()),
-    "exp": _entrywise(Exp()),
-    "sigmoid": _entrywise(Sigmoid()),
-    "tanh": _entrywise(Tanh()),
     "add": _add,
     "sub": _subtract,
     "mul": _mul,
@@ -423,12 +404,7 @@ FUNCTIONS: dict[Any, Read] = {
     torch.div: _div,
     torch.neg: _negate,
     torch.matmul: _matmul,
-    torch.relu: _relu,
     torch.clamp: _clamp,
-    torch.abs: _entrywise(Abs()),
-    torch.exp: _entrywise(Exp()),
-    torch.sigmoid: _entrywise(Sigmoid()),
-    torch.tanh: _entrywise(Tanh()),
     torch.maximum: _extremum(1),
     torch.max: _extremum(1),
     torch.minimum: _extremum(-1),
@@ -443,7 +419,6 @@ FUNCTIONS: dict[Any, Read] = {
     torch.concat: cat,
     torch.mean: _mean,
     torch.sum: _total,
-    functional.relu: _relu,
     functional.leaky_relu: _leaky_relu,
     functional.prelu: _prelu,
     functional.relu6: lambda reading, x, inplace=False: _clamp(reading, x, 0.0, 6.0),
@@ -451,10 +426,7 @@ FUNCTIONS: dict[Any, Read] = {
         reading, x, min_val, max_val
     ),
     functional.gelu: _gelu,
-    functional.sigmoid: _entrywise(Sigmoid()),
-    functional.silu: _entrywise(Silu()),
     functional.softplus: _softplus,
-    functional.tanh: _entrywise(Tanh()),
     functional.linear: _linear,
     functional.conv1d: _convolution(1),
     functional.conv2d: _convolution(2),
@@ -467,6 +439,15 @@ FUNCTIONS: dict[Any, Read] = {
     functional.pad: pad,
     functional.dropout: dropout,
 }
+
+for _record in ACTIVATIONS.values():
+    for _name in _record.in_torch:
+        if isinstance(_name, str):
+            METHODS[_name] = _entrywise(_record())
+        elif isinstance(_name, type):
+            MODULES[_name] = _with(_entrywise(_record()))
+        else:
+            FUNCTIONS[_name] = _entrywise(_record())
 
 # What may share memory with its operand.
 VIEWS: frozenset[Any] = frozenset(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from fractions import Fraction
 
+import torch
 from torch import Tensor
 
 from qll.networks.activations.base import ACTIVATIONS, Convex, PiecewiseLinear
@@ -15,6 +16,7 @@ from qll.networks.activations.base import ACTIVATIONS, Convex, PiecewiseLinear
 class Abs(Convex, PiecewiseLinear):
     name = "abs"
     onnx = ("Abs",)
+    in_torch = (torch.abs, "abs")
     bends = (0.0,)
     pieces = (-1.0, 1.0)
     turns = (0.0,)

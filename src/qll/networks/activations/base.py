@@ -44,6 +44,9 @@ class Activation(ABC):
 
     name: ClassVar[str]
     onnx: ClassVar[tuple[str, ...]] = ()  # its ONNX operators
+    # What it is called in torch: modules and functions without settings, and tensor methods by name
+    # (what has settings is read in `torch_operators`).
+    in_torch: ClassVar[tuple[Any, ...]] = ()
     # Rational values at rational points: exact replay, and proofs that end in linear programs.
     piecewise_linear: ClassVar[bool] = False
 

@@ -18,6 +18,7 @@ from qll.networks.activations.base import ACTIVATIONS, Convex
 class Exp(Convex):
     name = "exp"
     onnx = ("Exp",)
+    in_torch = (torch.exp, "exp")
     bends = ()
 
     def apply(self, z: Tensor) -> Tensor:

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional
 
 from qll.networks.activations.base import ACTIVATIONS, Array, Convex, Line, PiecewiseLinear
 
@@ -19,6 +20,7 @@ from qll.networks.activations.base import ACTIVATIONS, Array, Convex, Line, Piec
 class Relu(Convex, PiecewiseLinear):
     name = "relu"
     onnx = ("Relu",)
+    in_torch = (nn.ReLU, torch.relu, functional.relu, "relu", "relu_")
     bends = (0.0,)
     pieces = (0.0, 1.0)
 

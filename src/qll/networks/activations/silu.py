@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional
 
 from qll.networks.activations.base import ACTIVATIONS, Activation
 
@@ -21,6 +22,7 @@ _BEND = 2.399357280515468
 @dataclass(frozen=True)
 class Silu(Activation):
     name = "silu"
+    in_torch = (nn.SiLU, functional.silu)
     bends = (-_BEND, _BEND)
     turns = (_TURN,)
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional
 
 from qll.networks.activations.base import ACTIVATIONS, Activation
 
@@ -18,6 +19,7 @@ from qll.networks.activations.base import ACTIVATIONS, Activation
 class Tanh(Activation):
     name = "tanh"
     onnx = ("Tanh",)
+    in_torch = (nn.Tanh, torch.tanh, functional.tanh, "tanh")
     bends = (0.0,)
 
     def apply(self, z: Tensor) -> Tensor:
