@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from qll.formula.question import canonical, question
 from qll.formula.rewrite import Shape
 from qll.networks import load
 from qll.properties import parse
-from qll.verify.certificate import write
+from qll.verify.certificate import pack, write
 
 SHAPE = Shape(3, (1, 6, 6))
 
@@ -195,11 +195,29 @@ def test_a_region_of_which_no_point_is_known_is_called_so(tmp_path: Path) -> Non
     # only points near (0.25, 0.75) meet all three
     text = "x[1] - x[0] >= 0.49 and x[0] + x[1] >= 0.99 and x[0] + x[1] <= 1.01"
     prop = parse(f"forall x in box(0, 1) and {text}: y[0] <= 100", outputs=1)
-    for x0, known in (([0.25, 0.75], True), ([0.0, 0.0], False)):
+    for x0 in ([0.25, 0.75], [0.0, 0.0]):  # a point of the region is found, and written down
         (verdict,) = qll.verify(prop, network, np.array([x0]), certificates=tmp_path, timeout=5.0)
         assert verdict.status == "verified", verdict
         done = run(tmp_path)
-        assert done.exit_code == 0 and ("may be empty" in done.output) is not known
+        assert done.exit_code == 0 and "may be empty" not in done.output
+    (file,) = tmp_path.glob("*.qllcert")
+    header, arrays = unpack(file.read_bytes())
+    # without one, or with one that is outside by a hair, the claim says so
+    for member in (
+        None,
+        ("1/4", "3/4"),
+        ("1/4", "74/100"),
+        ("1/4", "7399999999999999/10000000000000000"),
+        ("1/4",),
+    ):
+        data = pack(replace(header, member=member), arrays)
+        answer = audit(data, network.source)
+        if member == ("1/4",):
+            assert not answer.confirmed and answer.reason == "a point of another length"
+            continue
+        assert answer.confirmed and answer.claim is not None
+        inside = member in (("1/4", "3/4"), ("1/4", "74/100"))
+        assert ("may be empty" in answer.claim.own) is not inside
 
 
 # --- the header ---

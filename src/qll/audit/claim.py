@@ -69,6 +69,7 @@ class Claim:
         ]
         self.goals = [goal for goal in goals if goal.is_possible]
         require(bool(self.goals), reason)
+        self.member = header.member
         self.x0, self.ends, self.tie_violates, self.single = x0, (ends[0], ends[1]), tie, single
 
     @cached_property
@@ -86,18 +87,26 @@ class Claim:
 
     @property
     def inhabited(self) -> bool:
-        """Whether some point of the region is known: the data point, a corner or the middle."""
+        """Whether some point of the region is known: one that the certificate names, the data
+        point, a corner or the middle."""
         lower, upper = self.ends
-        points = [lower, upper, np.floor(lower + (upper - lower) / 2), lower + (upper - lower) / 2]
+        points: list[Any] = []
+        if self.member is not None:
+            require(len(self.member) == lower.size, "a point of another length")
+            points.append(np.array([Fraction(v) for v in self.member], dtype=object))
+        points += [lower, upper, np.floor(lower + (upper - lower) / 2), lower + (upper - lower) / 2]
         if self.x0.size == lower.size:
             points.append(self.x0)
         points += [side for goal in self.goals for side in goal.box]
         return any(self._allows(point) for point in points)
 
-    def _allows(self, point: Array) -> bool:
+    def _allows(self, point: Any) -> bool:
+        """Of a point of floats, or of fractions."""
         chosen = [all(_value(c, point) <= 0 for c in choice) for choice in self.asked.choices]
-        whole = (point == np.rint(point))[self.integers].all()
-        return bool(whole) and any(chosen) and self.whole.allows(point)
+        values = [Fraction(v) for v in point]
+        whole = all(values[k].denominator == 1 for k in np.flatnonzero(self.integers))
+        single = not self.single or all(v == Fraction(float(np.float32(v))) for v in values)
+        return whole and single and any(chosen) and self.whole.allows(point)
 
     def replay(self, witness: Array) -> None:
         """The points are in the region and violate the property."""
@@ -117,9 +126,9 @@ def _exists(form: HardForm, inputs: int, outputs: int) -> bool:
     return all(_exists(part, inputs, outputs) for part in form.parts)
 
 
-def _value(form: Affine, point: Array) -> Fraction:
+def _value(form: Affine, point: Any) -> Fraction:
     """Of a constraint on the inputs, in rational arithmetic."""
-    parts = [c * Fraction(float(point[k])) for (_, k), c in form.terms]
+    parts = [c * Fraction(point[k]) for (_, k), c in form.terms]
     return sum(parts, Fraction(form.constant))
 
 
@@ -207,11 +216,11 @@ class Goal:
         most = total + sum(c * Fraction(end) for c, end in ends)
         return bool(most >= 0 if self.tie_violates or constraint >= 0 else most > 0)
 
-    def allows(self, point: Array) -> bool:
+    def allows(self, point: Any) -> bool:
         """Whether a point is in the box and meets the constraints, in rational arithmetic."""
         inside = bool((point >= self.lower).all() and (point <= self.upper).all())
         for terms, total, _ in list(self.atoms)[len(self.atoms) - self.required :]:
-            value = total + sum(c * Fraction(float(point[k])) for (_, k), c in terms)
+            value = total + sum(c * Fraction(point[k]) for (_, k), c in terms)
             inside = inside and value >= 0
         return inside
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -30,7 +31,8 @@ BOUND, CROWN, EMPTY, CASE, SPLIT, TIGHTEN, HALVE, OPEN, ALWAYS = range(9)  # kin
 @dataclass(frozen=True)
 class Header:
     """What is claimed, but for the data point. ``ground`` and ``region`` are hashes of what the
-    prover made of the text; ``precision`` are the bits of alpha and delta."""
+    prover made of the text; ``precision`` are the bits of alpha and delta. ``member`` is a point of
+    the region, where that has constraints: the variables as fractions."""
 
     format: int
     verdict: str
@@ -44,6 +46,7 @@ class Header:
     ground: str
     region: str
     precision: int
+    member: tuple[str, ...] | None = None
 
 
 class Sizes:
@@ -238,10 +241,16 @@ def _no_number(text: str) -> Any:
     raise NotConfirmed(f"the header says {text}")
 
 
+def _is_fraction(text: Any) -> bool:
+    wanted = r"-?[0-9]{1,2000}/[1-9][0-9]{0,2000}"
+    return type(text) is str and re.fullmatch(wanted, text, re.ASCII) is not None
+
+
 def _header(given: Any) -> Header:
     """Exactly these fields, each of exactly its type."""
     require(type(given) is dict, "no fields")
     given.setdefault("arithmetic", "real")  # it used to be the only one
+    given.setdefault("member", None)  # there used to be none
     require(set(given) == set(Header.__annotations__), "other fields")
     for name in ("mean", "std", "labels"):
         wanted = int if name == "labels" else float
@@ -262,6 +271,10 @@ def _header(given: Any) -> Header:
     require(type(given["tie_violates"]) is bool, "it is not said what a tie is")
     numbers = type(given["arithmetic"]) is str and given["arithmetic"] in ARITHMETICS
     require(numbers, "an arithmetic that is neither real nor float32")
+    member = given["member"]
+    fine = member is None or (type(member) is list and all(map(_is_fraction, member)))
+    require(fine, "a point that is none")
+    given["member"] = None if member is None else tuple(member)
     require(type(given["precision"]) is int and given["precision"] in (8, 16, 32), "a precision")
     known = type(given["verdict"]) is str and given["verdict"] in OF_VERDICT
     require(known, "a verdict that is neither verified nor falsified")

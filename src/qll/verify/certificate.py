@@ -186,7 +186,20 @@ def _header(query: Query, verdict: Verdict, subject: Subject) -> Header:
         ground=digest(repr((asked.form, asked.constraints)).encode()),
         region=digest(*(side.tobytes() for q in query.cases for side in (q.lower, q.upper))),
         precision=PRECISIONS[0],
+        member=_member(query),
     )
+
+
+def _member(query: Query) -> tuple[str, ...] | None:
+    """A point of the region, where its constraints leave that open: a rule about no point at all
+    says nothing."""
+    if not any(case.constraints for case in query.cases):
+        return None
+    for case in query.cases:
+        point = case.member.point
+        if point is not None:
+            return tuple(f"{v.numerator}/{v.denominator}" for v in point)
+    return None
 
 
 def _network(query: Query) -> Any:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,9 @@ from qll.formula.normal import Folded, cases, demands, fold, is_axis
 from qll.networks.relu_form import ReluForm
 from qll.verify.arithmetic import check_arithmetic, float32_of, inside, on_grid, radii
 from qll.verify.condition import Array, Condition, assume, both, compile_condition, unusable
+
+if TYPE_CHECKING:
+    from qll.verify.member import Found
 
 
 class VerifiableNetwork(Protocol):
@@ -229,7 +232,10 @@ class Query:
         point's labels or coordinates make the premise false, or the region is empty. Exact."""
         if self._folded.is_empty:
             return True
-        if any(self._least(constraint) > 0 for constraint in self._folded.constraints):
+        kept = self._folded.constraints
+        if any(self._least(constraint) > 0 for constraint in kept):
+            return True
+        if len(kept) > 1 and self.member.empty:  # one alone was just looked at
             return True
         known: dict[int, bool] = {}
         for leaf, form in enumerate(self.reduced.exact):
@@ -241,10 +247,15 @@ class Query:
 
     def _least(self, form: Affine) -> Fraction:
         """The exact minimum of a function of the input over the box."""
-        total = Fraction(form.constant)
-        for (_, k), c in form.terms:
-            total += c * Fraction(float(self.lower[k] if c > 0 else self.upper[k]))
-        return total
+        terms = {k: c for (_, k), c in form.terms}
+        return least_of(terms, Fraction(form.constant), self.lower, self.upper)
+
+    @cached_property
+    def member(self) -> Found:
+        """A point of the region, or that there is none (`qll.verify.member`)."""
+        from qll.verify.member import find_member
+
+        return find_member(self)
 
     def clip(self, points: Array) -> Array:
         """Points of the box in which a violation may be: beyond a premise, and whole numbers."""
@@ -280,6 +291,16 @@ class Query:
         if self.integers is not None and (point != np.rint(point))[self.integers].any():
             return False
         return _met(self.constraints, point) and any(_met(more, point) for more in self.choices)
+
+
+def least_of(
+    terms: Mapping[int, Fraction], constant: Fraction, lower: Array, upper: Array
+) -> Fraction:
+    """The exact minimum over the box of a function of its entries."""
+    total = constant
+    for k, c in terms.items():
+        total += c * Fraction(float(lower[k] if c > 0 else upper[k]))
+    return total
 
 
 def _met(constraints: Sequence[Affine], point: Array) -> bool:
