@@ -17,7 +17,8 @@ import numpy as np
 
 from qll import limits
 from qll.formula.hard import Affine
-from qll.verify.query import Array, Query, least_of
+from qll.verify.condition import Array
+from qll.verify.query import Query, least_of
 
 Point: TypeAlias = tuple[Fraction, ...]
 
@@ -52,8 +53,8 @@ def find_member(query: Query) -> Found:
         return Found(empty=True)
     tight = [c for c, v in zip(query.constraints, _values(query, point), strict=True) if v > -NEAR]
     simple = tuple(Fraction(v).limit_denominator(SIMPLE) for v in point.tolist())
-    for guess in (tuple(map(Fraction, point.tolist())), simple):
-        for trial in (guess, _on(tight, guess, low, high)):
+    for near in (tuple(map(Fraction, point.tolist())), simple):
+        for trial in (near, _on(tight, near, low, high)):
             if trial is not None and _allows(query, trial):
                 return Found(trial)
     return Found()
