@@ -29,8 +29,8 @@ import qll
 from qll.attacks import attack
 from qll.data.base import load as load_data
 from qll.networks.models import Normalize
+from qll.prediction import correct_predictions, prediction_loss
 from qll.properties import names
-from qll.training.prediction import correct_predictions, prediction_loss
 
 ATTACK = "apgd:3,restarts=0"
 JUDGED = 500  # test points that are attacked

@@ -355,6 +355,7 @@ def concat(m: Maker, x: str, shape: Shape) -> str | None:
 
 def bend(m: Maker, x: str, shape: Shape) -> str | None:
     kinds = ["Sigmoid", "Tanh", "Exp", "Abs", "Softplus", "Neg"]
+    kinds += ["HardSwish"] * 3 if m.opset >= 14 or m.odd() else []
     kind = m.rng.choice([*kinds, *["Gelu"] * 6] if m.opset >= 20 or m.odd() else kinds)
     if kind == "Gelu":
         return m.add("Gelu", [x], approximate=m.pick(None, None, None, "none", "none", "tanh"))

@@ -13,6 +13,7 @@ from torch.nn import functional
 import qll
 from qll.attacks import attack
 from qll.errors import InputError, NetworkError, QllError, RunError
+from qll.prediction import correct_predictions, prediction_loss
 from qll.training import Balance, PropertyLoss
 from qll.training.balance import gradient_norm
 from qll.training.config import (
@@ -22,7 +23,6 @@ from qll.training.config import (
     published_formula,
     resolve,
 )
-from qll.training.prediction import correct_predictions, prediction_loss
 from qll.training.schedule import Ramp, cosine
 
 SEPARABLE = "forall x in ball(x0, 0.1): forall c in outputs: label(c) -o forall i in outputs where i != c: y[c] >= y[i]"  # noqa: E501

@@ -16,12 +16,12 @@ from qll.grid.plan import paper_grid
 from qll.kernels.forward import training_forward
 from qll.kernels.spans import folded_once
 from qll.logics.base import logic as read_logic
+from qll.prediction import correct_predictions, prediction_loss
 from qll.properties import names
 from qll.training import Balance
 from qll.training.config import resolve
 from qll.training.loop import Trainer, build_model, load_configured
 from qll.training.loss import PropertyLoss, PropertyTerm, property_term
-from qll.training.prediction import correct_predictions, prediction_loss
 from qll.training.progress import Silent
 from qll.training.streams import generator, stream_seed
 

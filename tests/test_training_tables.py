@@ -25,11 +25,11 @@ from qll.formula.scale import rescaled
 from qll.metrics import Evaluation, constant_answer, regression_errors, score
 from qll.networks import load as load_network
 from qll.networks.models import create
+from qll.prediction import class_weights, prediction_loss
 from qll.properties import declared_parameters, parse
 from qll.reports.moved import describe_move, describe_row
 from qll.training.config import resolve
 from qll.training.loop import build_model, train
-from qll.training.prediction import class_weights, prediction_loss
 from qll.training.still import Still
 
 

@@ -24,9 +24,9 @@ from qll.attacks.base import Attack
 from qll.attacks.problem import Engine, held_still, other_points, run_model
 from qll.errors import InputError
 from qll.logics.base import Logic
+from qll.prediction import correct_predictions
 from qll.property import Property
 from qll.regions import Region
-from qll.training.prediction import correct_predictions
 
 # Relative spread of predictions below which they are one number.
 _CONSTANT = 1e-4

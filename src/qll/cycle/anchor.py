@@ -11,7 +11,7 @@ from qll.data.base import DataSet
 from qll.errors import DataError
 from qll.metrics import constant_answer, regression_errors, score
 from qll.networks import Network
-from qll.training.prediction import prediction_loss
+from qll.prediction import prediction_loss
 
 
 class Kept(BaseModel):

@@ -13,7 +13,7 @@ import numpy as np
 
 from qll.networks.layers import Reshape
 from qll.networks.matrices import check_entries
-from qll.networks.onnx_reader import Call, Reading, Result, operator, refuse
+from qll.networks.onnx_reading import Call, Reading, Result, operator, refuse
 from qll.networks.onnx_tensors import TYPES, tensor_array, type_name
 
 MAX_INTEGERS = 1 << 16  # entries of an integer constant that is computed: they are shapes

@@ -34,7 +34,7 @@ from qll.networks.layers import (
 )
 from qll.networks.matrices import broadcast
 from qll.networks.onnx_constants import computes_integers, integer_arithmetic
-from qll.networks.onnx_reader import Call, Reading, Result, operator, refuse
+from qll.networks.onnx_reading import Call, Reading, Result, operator, refuse
 from qll.networks.windows import Window, same_padding
 
 NEGATIVE_AXES = 11  # the first opset that counts axes from the end

@@ -26,7 +26,7 @@ from qll.networks.layers import (
     Sum,
 )
 from qll.networks.models import Normalize
-from qll.networks.torch_reader import Activation, TorchReading
+from qll.networks.torch_reading import Activation, TorchReading
 from qll.networks.torch_shapes import (
     cat,
     dropout,

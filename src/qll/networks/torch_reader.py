@@ -10,59 +10,19 @@ import operator
 from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 from weakref import ref
 
-import numpy as np
 import torch
 from torch import nn
 
 from qll.errors import NetworkError
 from qll.networks.graph import Graph, GraphBuilder
 from qll.networks.hooks import is_altered
-from qll.networks.layers import Constant, Layer, Shape
+from qll.networks.layers import Shape
 from qll.networks.models import Normalize
-
-
-@dataclass(frozen=True)
-class Activation:
-    """A traced tensor that depends on the input: its index in the graph."""
-
-    index: int
-
-
-@dataclass(eq=False)
-class TorchReading:
-    builder: GraphBuilder
-    dtype: torch.dtype
-    place: str = ""
-
-    def shape(self, value: Activation) -> Shape:
-        return self.builder.shape(value.index)
-
-    def add(self, layer: Layer, *operands: Activation) -> Activation:
-        return Activation(self.builder.add(self.place, layer, [o.index for o in operands]))
-
-    def array(self, value: Any) -> np.ndarray:
-        """A parameter, buffer or number as the network's arithmetic sees it: a number that meets a
-        float32 tensor is rounded to float32, as torch does."""
-        tensor = value if isinstance(value, torch.Tensor) else torch.tensor(value)
-        stored = tensor.detach().to("cpu", self.dtype).to(torch.float64).numpy()
-        if not np.all(np.isfinite(stored)):
-            raise NetworkError(
-                "the weights are not all numbers",
-                expected="finite weights",
-                found=f"{int((~np.isfinite(stored)).sum())} NaN or infinite of {stored.size}",
-                fix="train again from a state without NaN; the network has no meaning as it is",
-            )
-        return np.array(stored, dtype=np.float64)
-
-    def activation(self, value: Any) -> Activation:
-        if isinstance(value, Activation):
-            return value
-        index = self.builder.add(self.place, Constant(self.array(value)), ())
-        return Activation(index)
+from qll.networks.torch_operators import FUNCTIONS, METHODS, MODULES, VIEWS
+from qll.networks.torch_reading import Activation, TorchReading
 
 
 class _Tracer(torch.fx.Tracer):
@@ -79,8 +39,6 @@ class Trace:
     """A module traced once; ``read`` gives the op graph with the weights that it has then."""
 
     def __init__(self, module: nn.Module, input_shape: Shape) -> None:
-        from qll.networks.torch_operators import FUNCTIONS, METHODS, MODULES
-
         self.input_shape = input_shape
         self.dtype = parameter_type(module)
         # Weakly: a trace is kept with what is known of a module, and must not keep it alive.
@@ -145,8 +103,6 @@ def parameter_type(module: nn.Module) -> torch.dtype:
 def _apply(
     reading: TorchReading, node: Any, modules: dict[str, nn.Module], args: Any, kwargs: Any
 ) -> Any:
-    from qll.networks.torch_operators import FUNCTIONS, METHODS, MODULES
-
     name = describe(node, modules)
     try:
         if node.op == "call_module":
@@ -228,8 +184,6 @@ def _refuse_unknown(
 def _refuse_shared_in_place(node: Any, modules: dict[str, nn.Module]) -> None:
     """A trace records values, not storage: an in-place layer is read rightly only if nothing else
     looks at what it overwrites, directly or through a view."""
-    from qll.networks.torch_operators import VIEWS
-
     if not _is_in_place(node, modules):
         return
     operand = node.args[0] if node.args else None

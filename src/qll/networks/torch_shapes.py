@@ -12,7 +12,7 @@ import numpy as np
 
 from qll.errors import NetworkError
 from qll.networks.layers import Concat, Pad, Reshape, Slice, Transpose
-from qll.networks.torch_reader import Activation, TorchReading
+from qll.networks.torch_reading import Activation, TorchReading
 
 
 def refuse(what: str, expected: str, found: object) -> NetworkError:

@@ -29,6 +29,7 @@ from qll.metrics import (
     regression_errors,
     unwatched,
 )
+from qll.prediction import class_weights, correct_predictions, prediction_loss
 from qll.property import Property
 from qll.training.balance import Balance
 from qll.training.checks import check_device, check_network, check_same, split_rows
@@ -38,7 +39,6 @@ from qll.training.initialise import initialise
 from qll.training.loss import PropertyTerm, combine, reduce_losses
 from qll.training.methods import Method, Step
 from qll.training.parts import Part, Totals
-from qll.training.prediction import class_weights, correct_predictions, prediction_loss
 from qll.training.progress import Reporter, Silent
 from qll.training.run import RunFolder
 from qll.training.stages import stages

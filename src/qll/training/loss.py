@@ -36,9 +36,9 @@ from qll.kernels.forward import training_forward
 from qll.kernels.spans import folded_once
 from qll.logics.base import Logic
 from qll.logics.base import logic as read_logic
+from qll.prediction import check_given, check_task, guess_loss, prediction_loss
 from qll.property import Property
 from qll.training.balance import Balance, Weight
-from qll.training.prediction import check_given, check_task, guess_loss, prediction_loss
 
 if TYPE_CHECKING:
     from qll.regions import Region
