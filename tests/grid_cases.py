@@ -11,6 +11,8 @@ from pathlib import Path
 from typer.testing import CliRunner, Result
 
 from qll.cli.main import build_app
+from qll.grid.plan import read_grid
+from qll.grid.task import Task
 
 TINY = """\
 name = "tiny"
@@ -88,3 +90,8 @@ def assert_complete(run: Path, *, epochs: int, count: int = 3) -> None:
     assert {"config.json", "evaluation.json", "model.onnx", "task.json"} <= names
     assert not {n for n in names if n.endswith((".partial", ".part", ".tmp"))}
     assert "failure.json" not in names
+
+
+def task_of(grid: Path, out: Path, *, count: int = 3, number: int = 1) -> Task:
+    run = read_grid(grid).runs()[number]
+    return Task(run.name, run.config, out / run.name, count, 30.0)

@@ -9,17 +9,21 @@ import time
 from pathlib import Path
 
 import pytest
-from grid_cases import assert_complete, call, contents, epochs_of, reproduce, start, write_grid
+from grid_cases import (
+    assert_complete,
+    contents,
+    epochs_of,
+    reproduce,
+    start,
+    task_of,
+    write_grid,
+)
 
-from qll.errors import QllError, RunError
 from qll.files import exclusive
-from qll.grid.experiment import run_name
-from qll.grid.plan import paper_grid, read_grid
-from qll.grid.task import State, Task, inspect, perform
+from qll.grid.task import State, inspect, perform
 from qll.reports.records import read_runs
 from qll.reports.tables import build_table
 from qll.reports.witnesses import read_witnesses
-from qll.training.config import TrainConfig
 
 # --- each done once ---
 
@@ -69,7 +73,7 @@ def test_more_regions_are_proved_without_training_again(
     shutil.copytree(out, copy)
     run = copy / "not-both-dice-rendered-qll5-0"
     before = (run / "metrics.jsonl").read_bytes(), (run / "model.onnx").read_bytes()
-    task = _task(grid, copy, count=4)
+    task = task_of(grid, copy, count=4)
     assert inspect(task).state is State.TRAINED
     assert perform(task).state is State.FINISHED
     assert_complete(run, epochs=1, count=4)
@@ -86,7 +90,7 @@ def test_a_kill_right_after_the_last_verdict_leaves_no_journal(
     grid, out = finished
     copy = tmp_path / "out"
     shutil.copytree(out, copy)
-    task = _task(grid, copy)
+    task = task_of(grid, copy)
     (task.folder / "task.json").unlink()
     (task.folder / f"{name}.partial").write_text("{}\n")
     assert perform(task).state is State.FINISHED
@@ -99,7 +103,7 @@ def test_what_a_kill_left_half_written_goes(finished: tuple[Path, Path], tmp_pat
     grid, out = finished
     copy = tmp_path / "out"
     shutil.copytree(out, copy)
-    task = _task(grid, copy)
+    task = task_of(grid, copy)
     (task.folder / "task.json").unlink()
     for torn in (".task.json.12345.part", "checkpoints/.epoch-1.12345.part"):
         (task.folder / torn).write_text("{")
@@ -122,11 +126,6 @@ def test_reports_read_what_a_grid_writes(finished: tuple[Path, Path]) -> None:
         shown, total = read_witnesses(run, most=9)
         assert len(shown) == total == falsified
         assert all(w.margin < 0 and w.largest > 0 and w.before is not None for w in shown)
-
-
-def _task(grid: Path, out: Path, *, count: int = 3, number: int = 1) -> Task:
-    run = read_grid(grid).runs()[number]
-    return Task(run.name, run.config, out / run.name, count, 30.0)
 
 
 def test_a_short_run_says_so_and_does_not_replace_a_long_one(
@@ -163,7 +162,7 @@ def test_a_defect_is_a_failure_of_one_run(tmp_path: Path, monkeypatch: pytest.Mo
     def defect(*_: object, **__: object) -> None:
         raise ZeroDivisionError("somewhere")
 
-    task = _task(write_grid(tmp_path), tmp_path / "out")
+    task = task_of(write_grid(tmp_path), tmp_path / "out")
     monkeypatch.setattr(module, "train", defect)
     outcome = perform(task)
     assert outcome.state is State.FAILED and outcome.reason == "ZeroDivisionError: somewhere"
@@ -220,7 +219,7 @@ def test_a_run_that_another_process_works_on_is_left_to_it(
     assert not (folder / "config.json").exists() and not (folder / "failure.json").exists()
     assert_complete(out / "not-both-dice-rendered-qll5-0", epochs=1)
     # a training run in the same folder holds it too
-    task = _task(grid, out)
+    task = task_of(grid, out)
     (task.folder / "task.json").unlink()
     (task.folder / "verdicts.json").unlink()
     with exclusive(task.folder / "lock"):
@@ -259,7 +258,7 @@ def test_a_damaged_record_is_named_and_nothing_is_lost(
     grid, out = finished
     copy = tmp_path / "out"
     shutil.copytree(out, copy)
-    task = _task(grid, copy)
+    task = task_of(grid, copy)
     (task.folder / name).write_text(content)
     if name == "verdicts.json":
         (task.folder / "task.json").unlink()
@@ -271,7 +270,7 @@ def test_a_damaged_record_is_named_and_nothing_is_lost(
     assert json.loads(after.pop("failure.json"))["reason"] == outcome.reason
     assert after == before
     # the others are as they were
-    assert inspect(_task(grid, copy, number=0)).state is State.FINISHED
+    assert inspect(task_of(grid, copy, number=0)).state is State.FINISHED
 
 
 @pytest.mark.parametrize(
@@ -291,7 +290,7 @@ def test_a_finished_run_with_a_damaged_record_is_not_called_finished(
     grid, out = finished
     copy = tmp_path / "out"
     shutil.copytree(out, copy)
-    task = _task(grid, copy)
+    task = task_of(grid, copy)
     trained = (task.folder / "model.onnx").read_bytes()
     (task.folder / name).write_text(content)
     assert inspect(task).state is State.FAILED
@@ -303,7 +302,7 @@ def test_a_finished_run_with_a_damaged_record_is_not_called_finished(
 
 
 def test_a_damaged_line_of_the_metrics_costs_no_other_line(tmp_path: Path) -> None:
-    task = _task(write_grid(tmp_path, epochs=3), tmp_path / "out")
+    task = task_of(write_grid(tmp_path, epochs=3), tmp_path / "out")
     assert perform(task).state is State.FINISHED
     path = task.folder / "metrics.jsonl"
     lines = path.read_bytes().split(b"\n")
@@ -326,7 +325,7 @@ def test_more_time_asks_again_what_stayed_open(finished: tuple[Path, Path], tmp_
     grid, out = finished
     copy = tmp_path / "out"
     shutil.copytree(out, copy)
-    task = _task(grid, copy)
+    task = task_of(grid, copy)
     longer = replace(task, timeout=2 * task.timeout)
     assert inspect(longer).state is State.FINISHED, "nothing stayed open"
     path = task.folder / "verdicts.json"
@@ -339,72 +338,6 @@ def test_more_time_asks_again_what_stayed_open(finished: tuple[Path, Path], tmp_
     assert perform(longer).state is State.FINISHED
     again = json.loads(path.read_text())
     assert again["timeout"] == longer.timeout and again["total"]["unknown"] == 0
-
-
-def test_a_full_disk_stops_no_other_run_and_loses_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from qll import files
-
-    task = _task(write_grid(tmp_path, epochs=3), tmp_path / "out")
-    real, written = os.fsync, []
-
-    def full(descriptor: int) -> None:
-        written.append(descriptor)
-        if len(written) > 12:
-            raise OSError(28, "No space left on device")
-        real(descriptor)
-
-    monkeypatch.setattr(files.os, "fsync", full)
-    outcome = perform(task)
-    assert outcome.state is State.FAILED
-    assert "no space on the disk" in outcome.reason and "not on record" in outcome.reason
-    monkeypatch.undo()
-    assert len(epochs_of(task.folder)) >= 1
-    assert perform(task).state is State.FINISHED
-    assert_complete(task.folder, epochs=3)
-
-
-def test_a_full_disk_while_proving(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from qll.verify.journal import Journal
-
-    task = _task(write_grid(tmp_path), tmp_path / "out")
-
-    def full(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(Journal, "_write", full)
-        outcome = perform(task)
-    assert outcome.state is State.FAILED and "the verdicts cannot be written" in outcome.reason
-    assert perform(task).state is State.FINISHED
-    assert_complete(task.folder, epochs=1)
-
-
-def test_missing_data_is_said_before_any_run(tmp_path: Path) -> None:
-    (tmp_path / "empty").mkdir()
-    result = call(
-        "reproduce", "--rows", "exactly-one/dice/dl2", "--out", tmp_path / "out",
-        "--data-dir", tmp_path / "empty", "--jobs", "1",
-    )  # fmt: skip
-    assert isinstance(result.exception, QllError) and "dice" in str(result.exception)
-    assert not (tmp_path / "out").exists()
-
-
-def test_names_are_those_of_qll_train(tmp_path: Path) -> None:
-    from qll.cli.train import default_folder
-
-    config = TrainConfig(property="not-both", data="dice", logic="yager:r=2", seed=4)
-    assert default_folder(config) == Path("runs") / run_name(config)
-    assert run_name(config) == "not-both-dice-yagerr2-4"
-
-
-def test_errors_come_back_whole_from_other_processes() -> None:
-    import pickle
-
-    error = RunError("what", expected="e", found="f", fix="x", where="w")
-    copy = pickle.loads(pickle.dumps(error))  # noqa: S301
-    assert type(copy) is RunError and str(copy) == str(error)
 
 
 def test_event_files_where_tensorboard_is_installed(
@@ -427,80 +360,6 @@ def test_event_files_where_tensorboard_is_installed(
         assert point.step == 1 and point.value == pytest.approx(row[name], rel=1e-6)
     # and none, nor an error, where it is not
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    task = _task(grid, tmp_path / "out", count=0)
+    task = task_of(grid, tmp_path / "out", count=0)
     assert perform(task).state is State.FINISHED
     assert not (task.folder / "events").exists()
-
-
-def test_the_cost_of_the_grid_from_one_run_of_each_length(tmp_path: Path) -> None:
-    import importlib.util
-
-    path = Path(__file__).parent.parent / "bench" / "grid_cost.py"
-    spec = importlib.util.spec_from_file_location("grid_cost", path)
-    assert spec is not None and spec.loader is not None
-    cost = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(cost)
-    assert cost.makespan([3, 3, 2, 2, 2], 2) == 7 and cost.makespan([5, 1], 9) == 5
-    # an hour by the clock of which half was ours; a short run that counts four times as long
-    for name, epochs, cpu in (
-        ("not-both-dice-qll5-0", 100, 1800.0),
-        ("exactly-one-dice-dl2-3", 25, None),
-    ):
-        run = next(run for run in paper_grid().runs(epochs=epochs) if run.name == name)
-        folder = tmp_path / name
-        folder.mkdir()
-        (folder / "config.json").write_text(run.config.model_dump_json())
-        seconds = {"train": 3000.0, "evaluate": 300.0, "prove": 300.0}
-        record = {"count": 100, "seconds": seconds, "cpu_seconds": cpu}
-        (folder / "task.json").write_text(json.dumps(record))
-    result = cost.compute(tmp_path, [1, 260])
-    not_both, exactly_one = 0.5, (4 * 3000 + 600) / 3600
-    hours = 70 * not_both + 40 * exactly_one + 150 * (not_both + exactly_one) / 2
-    assert result["core_hours"] == pytest.approx(hours)
-    assert result["cores"][0]["wall_hours"] == pytest.approx(hours)
-    assert result["cores"][1]["wall_hours"] == pytest.approx(exactly_one)
-    assert result["sources"]["measured"] == 2
-    assert "2 measured" in cost.section(result)
-
-
-def test_a_trained_network_is_let_go() -> None:
-    """A thousand runs in one process do not keep a thousand networks."""
-    import gc
-    import weakref
-
-    import torch
-
-    from qll.kernels.forward import training_forward
-    from qll.networks.models import create
-
-    model = create(
-        "paper-dice", in_channels=3, height=28, width=28, outputs=6, mean=(0.5,) * 3, std=(0.5,) * 3
-    )
-    x = torch.zeros(2, 3, 28, 28)
-    training_forward(model, x)(x)
-    held = weakref.ref(model)
-    del model
-    gc.collect()
-    assert held() is None
-
-
-@pytest.mark.slow
-def test_a_thousand_runs_in_flat_memory(tmp_path: Path) -> None:
-    import resource
-
-    grid, out = write_grid(tmp_path, logics=("baseline",)), tmp_path / "out"
-    peaks, seconds = [], []
-    for seeds in ("0-199", "0-999"):
-        begun = time.monotonic()
-        result = reproduce(grid, out, "--seeds", seeds, "--count", "0", "--jobs", "1")
-        assert result.exit_code == 0, result.output[-2000:]
-        seconds.append(time.monotonic() - begun)
-        peaks.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
-    assert "1000 finished" in result.output and "200 finished before, 800 to do" in result.output
-    assert len(list(out.iterdir())) == 1000
-    print(  # noqa: T201 - with -s, for docs/results.md
-        f"\npeak memory {peaks[0]:.0f} MB after 200 runs, {peaks[1]:.0f} MB after 1,000; "
-        f"{seconds[0] / 200:.2f} s for each of the first 200, {seconds[1] / 800:.2f} s of the rest"
-    )
-    # four times as many runs again may not take more than a few megabytes
-    assert peaks[1] - peaks[0] < 60, peaks
