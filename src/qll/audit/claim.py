@@ -237,7 +237,7 @@ class Goal:
         require(single or not self.in_float32, "the witness is not a float32 point")
         direct = [sum(c * Fraction(x[k]) for k, c in own.items()) for own in self.direct]
         if self.in_float32:
-            outputs = self._least(*Errors(self.given).outputs(witness))
+            outputs = self._least(Errors(self.given), witness)
         elif self.network.is_exact:
             outputs = self.network.exact(x)
         else:
@@ -252,11 +252,16 @@ class Goal:
 
         require(violated(self.tree), "the witness satisfies the property")
 
-    def _least(self, low: Array, high: Array) -> list[Fraction]:
-        """The least value of each atom, its terms of the input aside, for outputs between ends."""
-        require(np.isfinite(low).all() and np.isfinite(high).all(), "float32 may overflow")
-        return [
-            total
-            + sum(c * Fraction((low if c > 0 else high)[k]) for (s, k), c in terms if s == "y")
-            for terms, total, _ in self.atoms
-        ]
+    def _least(self, errors: Errors, x: Array) -> list[Fraction]:
+        """Below every atom, its terms of the input aside, at a point in any float32 evaluation: by
+        the ends of the outputs, and by its radius around what it is in real numbers."""
+        low, high = errors.outputs(x)
+        away = errors.at(x, self.outputs)
+        require(all(np.isfinite(t).all() for t in (low, high, away)), "float32 may overflow")
+        real = self.given.exact(x.tolist())
+        found = []
+        for (terms, total, _), radius in zip(self.atoms, away.tolist(), strict=True):
+            own = [(k, c) for (s, k), c in terms if s == "y"]
+            one = sum(c * Fraction((low if c > 0 else high)[k]) for k, c in own)
+            found.append(total + max(one, sum(c * real[k] for k, c in own) - Fraction(radius)))
+        return found

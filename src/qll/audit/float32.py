@@ -12,8 +12,14 @@ the sizes of the state). Computed and exact value of one map of the same float32
 
     r = gamma_K S,    gamma_K = K u / (1 - K u),    u = 2^-24
 
-at most (Higham 2002, sections 3.1 and 3.5). A product that underflows is off by 2^-150 at most: it
-counts 2^-125 in S, and K is at least 1. No sum overflows where S < 2^126.
+at most (Higham 2002, sections 3.1 and 3.5). Of the K roundings h are additions of the last sum,
+each of some of its terms. If values are between -N and P, with S taken of N + P and D the map
+itself of P - N, then no such sum exceeds ``M = (S + |D|) / 2``, but for gamma_K S, and
+
+    r = gamma_{K - h} S + h u (M + gamma_K S).
+
+A product that underflows is off by 2^-150 at most: it counts 2^-125 in S, and K is at least 1. No
+sum overflows where S < 2^126.
 
 **All maps.** Let e be the error of the state, zero for the input. Before the activation of map k it
 is at most ``e_k = r_k + |W_k| e``; the activation has, between the real and the computed value, a
@@ -42,33 +48,38 @@ class Errors:
     def __init__(self, network: Network) -> None:
         require(network.roundings is not None, "a network that is not read for float32")
         self.network, self.bounder = network, Bounder(network)
-        self.sizes = [size.blocks(network.starts) for size, _ in network.roundings or ()]
-        self.counts = [count for _, count in network.roundings or ()]
+        self.sizes = [each.size.blocks(network.starts) for each in network.roundings or ()]
+        self.counts = [each.count for each in network.roundings or ()]
+        self.sums = [each.sums for each in network.roundings or ()]
         require(all(c.max(initial=0) < 1 << 20 for c in self.counts), "sums that are too long")
-        self.gammas = [c * UNIT / (1 - c * UNIT) * (1 + ROOM) for c in self.counts]
         for bent in network.curves:
             if bent is not None and not bent.rough:
                 raise NotConfirmed("an activation of which the float32 error is not known")
 
-    def _radius(self, k: int, reach: list[Any]) -> Array:
-        blocks, bias = self.sizes[k]
-        size = np.abs(bias)
+    def _radius(self, k: int, ends: tuple[list[Any], list[Any]]) -> Array:
+        """Of map k for a state between these ends, the upper ones first."""
+        (blocks, bias), (signed, value) = self.sizes[k], self.network.floats[k]
+        above = [np.maximum(end, 0) for end in ends[0]]
+        below = [np.maximum(-end, 0) for end in ends[1]]
+        size = np.abs(bias) + np.zeros_like(above[0][..., :1])
         for source, _, weight in blocks:
-            size = size + reach[source] @ weight.T
-        size = size * (1 + ROOM) + np.zeros_like(reach[0][..., :1])
-        return np.where(
-            self.counts[k] == 0, 0, self.gammas[k] * np.where(size < MOST, size, np.inf)
-        )
+            size = size + (above[source] + below[source]) @ weight.T
+        for source, weight, _ in signed:
+            value = value + (above[source] - below[source]) @ weight.T
+        size = np.where(size < MOST, size * (1 + ROOM), np.inf)
+        count, sums = self.counts[k], self.sums[k]
+        most = (size + np.abs(value)) / 2 + _gamma(count) * size
+        radius = np.minimum(_gamma(count - sums) * size + sums * UNIT * most, _gamma(count) * size)
+        return np.where(count == 0, 0, radius * (1 + ROOM))
 
     def radii(self, box: tuple[Array, Array], ends: tuple[Array, Array], rows: Array) -> Array:
         """(..., m): of ``rows`` (m, outputs) on boxes (..., inputs) with bounds (..., neurons) of
         all hidden neurons; infinite where nothing is known."""
-        reach: list[Any] = [np.maximum(*map(np.abs, box))]
-        errors: list[Any] = [np.zeros_like(reach[0])]
+        state: tuple[list[Any], list[Any]] = [box[1]], [box[0]]  # upper ends first
+        errors: list[Any] = [np.zeros_like(box[0])]
         kept, layers = list[Any](), self.network.floats
         for k, bent in enumerate((*self.network.curves, None)):
-            radius = self._radius(k, reach)
-            error = radius
+            error = radius = self._radius(k, state)
             for source, _, weight in layers[k][0]:
                 error = error + errors[source] @ weight.T * (1 + ROOM)
             if k == len(self.network.curves):
@@ -79,7 +90,9 @@ class Errors:
             kept.append((radius, least, most, more))
             steep = np.maximum(np.abs(least), np.abs(most))
             errors.append(np.where(steep == 0, 0, steep * error) + more)
-            reach.append(_middle(*_image(bent, low, np.maximum(low, high)))[2])
+            image = _image(bent, low, np.maximum(low, high))
+            state[0].append(image[1])
+            state[1].append(image[0])
         plain = error @ np.abs(rows).T
         found = self._back(rows, radius, kept) * (1 + ROOM) + plain * ROOM
         return np.where(np.isfinite(found), found, np.inf)
@@ -107,12 +120,12 @@ class Errors:
         return np.asarray(total)
 
     def outputs(self, point: Array) -> tuple[Array, Array]:
-        """Ends of what any evaluation gives at a float32 point: forward, every value moved to the
-        float32 numbers that there are, and, all at once, by the radii around the real values."""
-        sides = [_middle(point, point)]
+        """Ends of what any evaluation gives at a float32 point, every value moved to the float32
+        numbers that there are."""
+        sides, state = [_middle(point, point)], ([point], [point])
         for k, bent in enumerate((*self.network.curves, None)):
             low, high, _ = self.bounder._through(k, sides)
-            radius = self._radius(k, [reach for _, _, reach in sides])
+            radius = self._radius(k, state)
             once = self.counts[k] == 1  # a single rounding is monotone
             low = np.where(once, low.astype(np.float32), _upward(low - radius * (1 + ROOM)))
             high = np.where(once, high.astype(np.float32), -_upward(-high - radius * (1 + ROOM)))
@@ -120,13 +133,20 @@ class Errors:
                 break
             more = _slopes(bent, low, high)[2]
             low, high = _image(bent, low, high)
-            sides.append(_middle(low - more, high + more))
+            low, high = low - more, high + more
+            sides.append(_middle(low, high))
+            state[0].append(high)
+            state[1].append(low)
+        return np.asarray(low, np.float64), np.asarray(high, np.float64)
+
+    def at(self, point: Array, rows: Array) -> Array:
+        """The radii at a point."""
         real = self.bounder.crown(self.bounder.area(point[None, None], point[None, None]))
-        eye = np.eye(self.network.widths[-1])
-        away = self.radii((point, point), (real.low[0, 0], real.high[0, 0]), eye)
-        ends = (t[0, 0] for t in real.last)
-        first, last = (np.nextafter(t + s * away, s * np.inf) for t, s in zip(ends, (-1, 1)))
-        return np.maximum(low, _upward(first)), np.minimum(high, -_upward(-last))
+        return self.radii((point, point), (real.low[0, 0], real.high[0, 0]), rows)
+
+
+def _gamma(count: Array) -> Array:
+    return count * UNIT / (1 - count * UNIT)
 
 
 def _weighed(low: Array, high: Array, radius: Array) -> Array:

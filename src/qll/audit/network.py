@@ -148,7 +148,8 @@ def _exactly(a: Value, b: Value, sign: int) -> Value:
 def entries(start: int, shape: Dims, in_float32: bool) -> Value:
     """Those of the state from ``start`` on."""
     form = identity(start, math.prod(shape))
-    return Value(form, shape, Rounded(form, np.zeros(len(form))) if in_float32 else None)
+    none = np.zeros(len(form))
+    return Value(form, shape, Rounded(form, none, none) if in_float32 else None)
 
 
 @lru_cache(maxsize=2)  # certificates of one folder mostly share it

@@ -21,23 +21,27 @@ QUOTIENT, SCALED, NORMALISED = 2, 7, 8
 
 
 class Rounded(NamedTuple):
-    """For float32: the sum of sizes of all terms, as a map of the sizes of the state, and how often
-    a term is rounded at most, for each entry."""
+    """For float32: the sum of sizes of all terms, as a map of the sizes of the state, and for each
+    entry how often a term is rounded at most, and how many of these roundings are additions of the
+    last sum."""
 
     size: Affine
     count: Any
+    sums: Any
 
     def moved(self, places: Any) -> Rounded:
         flat = places.ravel()
-        return Rounded(self.size.take(flat), np.where(flat < 0, 0, self.count[flat]))
+        counts = (np.where(flat < 0, 0, t[flat]) for t in (self.count, self.sums))
+        return Rounded(self.size.take(flat), *counts)
 
     def plus(self, other: Rounded, own: int) -> Rounded:
-        return Rounded(self.size.plus(other.size), np.maximum(self.count, other.count) + own)
+        count = np.maximum(self.count, other.count) + own
+        return Rounded(self.size.plus(other.size), count, np.full_like(count, own))
 
     def after(self, step: Affine, own: int | None = None, size: Affine | None = None) -> Rounded:
         """Of ``step`` of this; a sum of products if ``own`` does not say how often it rounds, and
         of the sizes of its own entries if ``size`` is not given."""
-        rows, below, counts = [], [], []
+        rows, below, counts, sums = [], [], [], []
         for row, under in zip(step.rows, step.below, strict=True):
             terms = {k: abs(n) for k, n in row.items() if n}
             factors = [n for k, n in terms.items() if k != ONE]
@@ -51,8 +55,9 @@ class Rounded(NamedTuple):
             before = max((int(self.count[k]) for k in terms if k != ONE), default=0)
             mine = max(len(terms) - 1, 0) + multiplied if own is None else own
             counts.append(before + mine)
-        widened = Affine(rows, below) if size is None else size
-        return Rounded(widened.after(self.size), np.array(counts, dtype=np.float64))
+            sums.append(max(len(terms) - 1, 0) if own is None else 0)
+        widened = (Affine(rows, below) if size is None else size).after(self.size)
+        return Rounded(widened, *(np.array(t, np.float64) for t in (counts, sums)))
 
 
 class Value(NamedTuple):
@@ -119,8 +124,9 @@ def _concat(given: list[Any], options: dict[str, Any]) -> Value:
     for other in given[1:]:
         form = form.joined(other.form)
         if rounded is not None:
-            count = np.concatenate([rounded.count, other.rounded.count])
-            rounded = Rounded(rounded.size.joined(other.rounded.size), count)
+            pairs = zip(rounded[1:], other.rounded[1:], strict=True)
+            size = rounded.size.joined(other.rounded.size)
+            rounded = Rounded(size, *(np.concatenate(pair) for pair in pairs))
     whole = Value(form, (1, len(form)), rounded)
     return whole.moved(np.concatenate(places, axis))
 

@@ -11,7 +11,14 @@ Stability of Numerical Algorithms*, 2002, sections 3.1 and 3.5)
 
     |computed z - z| <= r = gamma_K S,   gamma_K = K u / (1 - K u),   u = 2^-24,
 
-where S is the sum of the sizes of all terms (`qll.bounds.rounding`). A row of n terms and a bias
+where S is the sum of the sizes of all terms (`qll.bounds.rounding`). The additions of the last sum
+on the way, h of the K roundings, each round a sum of some of its terms, which is at most M, the
+larger of what its positive and its negative terms amount to, but for ``gamma_K S``: then
+
+    r = gamma_{K - h} S + h u (M + gamma_K S),   M = (S + |D|) / 2,
+
+with D the same sum of the terms themselves, at the ends of their ranges that are larger in size
+(ranges that contain 0). A row of n terms and a bias
 has at most n additions and a product for each term; a row of entries +1 and -1 has no rounded
 product, and a copy none at all. A divisor counts five: it may be rounded itself, be a rounded root
 of a rounded sum, and be applied as a rounded reciprocal. What is stored in more than 24 bits counts
@@ -38,7 +45,7 @@ import numpy as np
 import torch
 
 from qll.bounds.rounding import Rounding
-from qll.networks.activations import Activation
+from qll.networks.activations import RELU, Activation
 from qll.networks.matrices import Array, Matrix, absolute, is_sparse
 from qll.networks.program import Activate, Affine
 
@@ -57,29 +64,43 @@ class Float32:
     def __init__(self, rounding: Rounding) -> None:
         self.rounding = rounding
         self.form = rounding.form
-        counts, self.extra = [0.0], dict[int, Array]()
-        self._counts: list[Any] = []  # by values: the most roundings of a term of each entry
+        # By values: the most roundings of a term of each entry, and those that are additions of the
+        # last sum. The input and activations have none.
+        self._counts: list[Array] = [np.zeros(1)]
+        self._sums: list[Array] = [np.zeros(1)]
+        self.extra = dict[int, Array]()
         for index, step in enumerate(rounding.steps):
             if isinstance(step, Activate):
                 self._counts.append(np.zeros(1))
-                counts.append(0.0)
+                self._sums.append(np.zeros(1))
                 continue
-            before = max((counts[source] for source, _ in step.terms), default=0.0)
-            own, tiny = _own_roundings(step)
-            self.extra[index] = tiny
+            before = max((self._counts[j].max(initial=0.0) for j, _ in step.terms), default=0.0)
+            own, sums, self.extra[index] = _own_roundings(step)
+            if not own.any() and len(step.terms) == 1:  # entries are moved
+                ((source, matrix),) = step.terms
+                wide = np.broadcast_to(self._sums[source], (matrix.shape[1],))
+                sums = np.asarray(abs(matrix) @ wide)
             self._counts.append(before + own)
-            counts.append(float(self._counts[-1].max(initial=0.0)))
+            self._sums.append(np.minimum(sums, before + own))
 
     @cached_property
-    def gammas(self) -> list[Array]:
-        """Of every layer, the output last."""
+    def _roundings(self) -> list[tuple[Array, Array, Array]]:
+        """Of every layer, the output last: gamma of all roundings and of those before the last
+        sum, and the additions of that sum."""
         found = []
         for layer, source in zip(self.form.layers, self.rounding.sources, strict=True):
-            own = self._counts[source - 1] if source else np.zeros(1)  # value 0 is the input
-            count = np.broadcast_to(own, (layer.width,)) * UNIT
-            with np.errstate(divide="ignore"):
-                found.append(np.where(count < 0.5, count / (1.0 - count), np.inf))
+            shape = (layer.width,)
+            count, sums = (np.broadcast_to(t[source], shape) for t in (self._counts, self._sums))
+            found.append((_gamma(count), _gamma(count - sums), sums))
         return found
+
+    def _radius(self, k: int, size: Array, value: Array) -> Array:
+        """Of a layer whose sums have these sizes and these values, (width, ...) each."""
+        gamma, before, sums = (_column(t, size) for t in self._roundings[k])
+        size = np.where(size < MOST, size, np.inf)
+        most = (size + np.abs(value)) / 2 + gamma * size
+        found = before * size + sums * UNIT * most
+        return np.where(gamma == 0, 0.0, np.minimum(found, gamma * size))
 
     @cached_property
     def _absolute(self) -> list[list[tuple[int, Matrix]]]:
@@ -108,8 +129,8 @@ class Float32:
                     sizes.append(self._size_of(index, step, sizes))
                     continue
                 size = sizes[self.rounding.sources[layer]][:, 0]
-                centre, gamma = self.form.layers[layer].bias, self.gammas[layer]
-                rounded = np.where(gamma == 0, 0.0, gamma * np.where(size < MOST, size, np.inf))
+                centre = self.form.layers[layer].bias
+                rounded = self._radius(layer, size, size)
                 spread = self.unit * size
                 for source, weight in self.form.layers[layer].terms:
                     centre = centre + weight @ sides[source][0]
@@ -119,7 +140,7 @@ class Float32:
                 spread = spread + rounded * (1 + LOST)
                 low, high = _inward(centre - spread, centre + spread)
                 # One rounding, and nothing else, is known: it is monotone.
-                once = gamma == UNIT / (1 - UNIT)
+                once = self._roundings[layer][0] == _gamma(np.ones(1))
                 low, high = (
                     np.where(once, end.astype(np.float32), wide)
                     for end, wide in zip(ends, (low, high), strict=True)
@@ -149,7 +170,8 @@ class Float32:
     ) -> tuple[list[Any], list[Any], Array]:
         """Of every layer the radii (before and after its activation) and slopes, and the error of
         the outputs without cancellation, all (B, width)."""
-        steps, sizes = self.rounding.steps, [np.maximum(np.abs(lower), np.abs(upper)).T]
+        steps, sizes = self.rounding.steps, [_size(lower, upper).T]
+        sides = [_leaning(lower, upper).T]  # of the sources: see D in the docstring
         errors: list[Any] = [None]  # of the activations, by layers; the input has none
         local, slopes, error = list[Any](), list[Any](), np.zeros((1, 1))
         layer = 0
@@ -158,8 +180,10 @@ class Float32:
                 sizes.append(self._size_of(index, step, sizes))
                 continue
             size = sizes[self.rounding.sources[layer]]
-            radius = self.gammas[layer][:, None] * np.where(size < MOST, size, np.inf)
-            radius = np.where(self.gammas[layer][:, None] == 0, 0.0, radius)
+            value = self.form.layers[layer].bias[:, None]
+            for source, weight in self.form.layers[layer].terms:
+                value = value + weight @ sides[source]
+            radius = self._radius(layer, size, value)
             error = radius
             for source, weight in self._absolute[layer]:
                 if errors[source] is not None:
@@ -176,7 +200,8 @@ class Float32:
             passed = np.where(steep == 0, 0.0, steep * error)
             errors.append(passed if more is None else passed + more)
             image = bent.enclose(*ends)
-            sizes.append(np.maximum(np.abs(image[0]), np.abs(image[1])))
+            sizes.append(_size(*image))
+            sides.append(_leaning(*image))
             layer += 1
         return local, slopes, error.T
 
@@ -233,6 +258,26 @@ def _inward(low: Array, high: Array) -> tuple[Array, Array]:
     return above(low), -above(-high)
 
 
+def _gamma(count: Array) -> Array:
+    with np.errstate(divide="ignore"):
+        lost = count * UNIT
+        return np.where(lost < 0.5, lost / (1.0 - lost), np.inf)
+
+
+def _column(values: Array, like: Array) -> Array:
+    return values if like.ndim == 1 else values[:, None]
+
+
+def _size(low: Array, high: Array) -> Array:
+    """What positive and negative values amount to together, at most."""
+    return np.asarray(np.maximum(high, 0.0) - np.minimum(low, 0.0))
+
+
+def _leaning(low: Array, high: Array) -> Array:
+    """The same, their difference."""
+    return np.asarray(np.maximum(high, 0.0) + np.minimum(low, 0.0))
+
+
 def _times(rows: Array, radius: Array) -> Array:
     """(B, m, n) by (B, n); what has no weight has no share, however large it is."""
     products = np.where(rows == 0, 0.0, rows * radius[:, None])
@@ -246,8 +291,9 @@ def _through(rows: Array, matrix: Matrix) -> Array:
     return np.asarray(product).reshape(*rows.shape[:2], -1)
 
 
-def _own_roundings(step: Affine) -> tuple[Array, Array]:
-    """How often a term of each row is rounded at most, and what its underflows count as."""
+def _own_roundings(step: Affine) -> tuple[Array, Array, Array]:
+    """How often a term of each row is rounded at most, how many of these are additions with nothing
+    after them, and what underflows count as."""
     addends = (step.bias != 0).astype(np.float64)
     products, wide = np.zeros(step.width), np.zeros(step.width)
     terms = np.zeros(step.width)
@@ -257,10 +303,11 @@ def _own_roundings(step: Affine) -> tuple[Array, Array]:
         products = np.maximum(products, _count(matrix, lambda v: (v != 0) & (np.abs(v) != 1)) > 0)
         wide = np.maximum(wide, _count(matrix, _is_wide) > 0)
     wide = np.maximum(wide, _is_wide(step.bias))
-    own = np.maximum(addends - 1, 0) + products + wide
+    sums = np.maximum(addends - 1, 0)
+    own = sums + products + wide
     if step.divisor is not None:
-        own = own + DIVISOR
-    return own, UNDERFLOW * terms * products
+        own, sums = own + DIVISOR, np.zeros_like(sums)
+    return own, sums, UNDERFLOW * terms * products
 
 
 def _is_wide(values: Array) -> Any:
@@ -280,6 +327,8 @@ def _count(matrix: Matrix, what: Any) -> Array:
 
 def _bent(bent: Activation, low: Array, high: Array) -> tuple[Array, Array, Array | None]:
     """The least and the largest slope between the ends, and what its own rounding adds."""
+    if bent == RELU:
+        return (low > 0).astype(np.float64), (high >= 0).astype(np.float64), None
     ends = (torch.from_numpy(np.ascontiguousarray(end)) for end in (low, high))
     least, most = (side.numpy() for side in bent.slopes(*ends))
     exact = all(slope in (0.0, 1.0, -1.0) for slope in bent.pieces)  # type: ignore[attr-defined]

@@ -31,61 +31,92 @@ class Order:
     seed: int = 0
 
 
-SEVERAL = (Order(), Order("backward", fused=True, bias_first=True), Order("pairwise"))
+SEVERAL = (Order(), Order("backward", bias_first=True), Order("pairwise"))
+
+
+class Replay:
+    """One network, its terms in tables: ``Replay(program)(x, order)`` gives the outputs (outputs,)
+    at the float32 point ``x`` (inputs,)."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self._tables: dict[int, tuple[Single, Any]] = {}
+
+    def __call__(self, x: Array, order: Order) -> Single:
+        values: list[Single] = [np.asarray(x, dtype=np.float32)]
+        rng = np.random.default_rng(order.seed)
+        with np.errstate(all="ignore"):
+            for index, step in enumerate(self.program.steps):
+                if isinstance(step, Activate):
+                    values.append(np.asarray(step.function.value(values[step.source]), np.float32))
+                    continue
+                if index not in self._tables:
+                    self._tables[index] = _table(step, values)
+                factors, places = _ordered(*self._tables[index], order, rng)
+                sources = [values[source] for source, _ in step.terms]
+                operands = np.concatenate([np.zeros(1, np.float32), *sources])[places]
+                values.append(_affine(step, factors, operands, order))
+        return values[-1]
 
 
 def replay(program: Program, x: Array, order: Order) -> Single:
-    """The outputs (outputs,) at the float32 point ``x`` (inputs,)."""
-    values: list[Single] = [np.asarray(x, dtype=np.float32)]
-    rng = np.random.default_rng(order.seed)
-    with np.errstate(all="ignore"):
-        for step in program.steps:
-            if isinstance(step, Activate):
-                values.append(np.asarray(step.function.value(values[step.source]), np.float32))
-            else:
-                values.append(_affine(step, values, order, rng))
-    return values[-1]
+    return Replay(program)(x, order)
 
 
-def _affine(step: Affine, values: list[Single], order: Order, rng: Any) -> Single:
-    factors, operands = _terms(step, values, order, rng)
+def _table(step: Affine, values: list[Single]) -> tuple[Single, Any]:
+    """Factors of each row and the places of what they multiply among all sources, (rows, terms);
+    rows are padded by zeros at place 0."""
+    rows, columns, data = ([np.zeros(0, np.int64)] for _ in range(3))
+    start = 1
+    for source, matrix in step.terms:
+        if is_sparse(matrix):
+            rows.append(np.repeat(np.arange(step.width), np.diff(matrix.indptr)))
+            columns.append(matrix.indices + start)
+            data.append(matrix.data)
+        else:
+            at = np.nonzero(matrix)
+            rows.append(at[0])
+            columns.append(at[1] + start)
+            data.append(matrix[at])
+        start += values[source].size
+    row, column, factor = (np.concatenate(part) for part in (rows, columns, data))
+    kept = np.flatnonzero(factor)
+    kept = kept[np.argsort(row[kept], kind="stable")]
+    row, column, factor = row[kept], column[kept], factor[kept]
+    counts = np.bincount(row, minlength=step.width)
+    slot = np.arange(row.size) - np.repeat(np.cumsum(counts) - counts, counts)
+    shape = step.width, int(counts.max(initial=0))
+    factors, places = np.zeros(shape, np.float32), np.zeros(shape, np.int64)
+    factors[row, slot], places[row, slot] = factor, column
+    return factors, places
+
+
+def _ordered(factors: Single, places: Any, order: Order, rng: Any) -> tuple[Single, Any]:
+    """A zero that is added early changes nothing, so that padding may go anywhere."""
+    if order.sequence == "backward":
+        return factors[:, ::-1], places[:, ::-1]
+    if order.sequence == "random":
+        shuffled = np.argsort(rng.random(factors.shape), axis=1)
+        return tuple(np.take_along_axis(t, shuffled, axis=1) for t in (factors, places))  # type: ignore[return-value]
+    return factors, places
+
+
+def _affine(step: Affine, factors: Single, operands: Single, order: Order) -> Single:
     bias = step.bias.astype(np.float32)
     if order.sequence == "pairwise":
         total: Single = np.add(_pairwise(factors * operands), bias)
     else:
         total = bias if order.bias_first else np.zeros(bias.shape, dtype=np.float32)
-        for k in range(factors.shape[1]):
-            if order.fused:
+        if order.fused:
+            for k in range(factors.shape[1]):
                 total = fused(factors[:, k], operands[:, k], total)
-            else:
-                total = np.add(total, factors[:, k] * operands[:, k])
+        else:
+            terms = np.concatenate([total[:, None], factors * operands], axis=1)
+            total = np.add.accumulate(terms, axis=1)[:, -1]  # one after the other
         total = total if order.bias_first else np.add(total, bias)
     if step.divisor is not None:
         total = np.divide(total, step.divisor.astype(np.float32))
     return np.asarray(total, dtype=np.float32)
-
-
-def _terms(step: Affine, values: list[Single], order: Order, rng: Any) -> tuple[Single, Single]:
-    """Factors and what they multiply, (rows, terms) with zeros for padding, in the order asked."""
-    rows = [list[tuple[float, Any]]() for _ in range(step.width)]
-    for source, matrix in step.terms:
-        for i in range(step.width):
-            if is_sparse(matrix):
-                span = slice(matrix.indptr[i], matrix.indptr[i + 1])
-                found = zip(matrix.data[span], values[source][matrix.indices[span]], strict=True)
-            else:
-                found = zip(matrix[i], values[source], strict=True)
-            rows[i] += [(w, v) for w, v in found if w != 0]
-    longest = max(map(len, rows), default=0)
-    table = np.zeros((2, step.width, longest), dtype=np.float32)
-    for i, row in enumerate(rows):
-        if order.sequence == "backward":
-            row = row[::-1]
-        elif order.sequence == "random":
-            row = [row[k] for k in rng.permutation(len(row))]
-        if row:
-            table[:, i, : len(row)] = np.array(row, dtype=np.float32).T
-    return table[0], table[1]
 
 
 def _pairwise(terms: Single) -> Single:

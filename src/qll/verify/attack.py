@@ -233,7 +233,7 @@ class _Batch:
     ) -> None:
         self.network = network
         self.parts = parts
-        conditions = [q.search for q in queries]
+        conditions = [q.hunted for q in queries]
         self.outputs = np.stack([c.outputs for c in conditions]).astype(np.float32)
         self.constant = np.stack([c.constant for c in conditions]).astype(np.float32)
         self.inputs: Single | None = None

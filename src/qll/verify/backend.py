@@ -119,7 +119,7 @@ def _rejudge(query: Query, verdict: Verdict) -> Verdict:
     if verdict.witness is None:
         return replace(verdict, status=Status.UNKNOWN, reason=Reason.BACKEND,
                        notes=(*verdict.notes, "the backend named no witness"))  # fmt: skip
-    judgement = judge(query, verdict.witness)
+    judgement = judge(query, verdict.witness, final=True)
     if judgement.worth is Worth.VIOLATION:
         return replace(
             verdict,

@@ -79,6 +79,17 @@ class Condition:
         self, low: Array, high: Array, x: Sequence[float] | Array
     ) -> tuple[Fraction, Fraction]:
         """The exact range of the value at the point ``x`` when output i is in [low[i], high[i]]."""
+        lows, highs = self.leaf_ranges(low, high, x)
+        return self.of_leaves(lows), self.of_leaves(highs)
+
+    def of_leaves(self, values: list[Fraction]) -> Fraction:
+        """The value of the tree for those of its leaves."""
+        return _exact(self.tree, values)
+
+    def leaf_ranges(
+        self, low: Array, high: Array, x: Sequence[float] | Array
+    ) -> tuple[list[Fraction], list[Fraction]]:
+        """The same of every leaf."""
         lows, highs = [], []
         for leaf in self.exact:
             floor = ceiling = Fraction(leaf.constant)
@@ -88,7 +99,7 @@ class Condition:
                 floor, ceiling = floor + min(ends), ceiling + max(ends)
             lows.append(floor)
             highs.append(ceiling)
-        return _exact(self.tree, lows), _exact(self.tree, highs)
+        return lows, highs
 
     def exact_value(self, y: Sequence[Fraction], x: Sequence[float] | Array) -> Fraction:
         """The value at the point ``x`` with the exact outputs ``y``."""

@@ -13,13 +13,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 from fractions import Fraction
+from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from qll.networks.orders import RESTATED, SEVERAL, replay
-from qll.verify.arithmetic import outputs_at
+from qll.networks.orders import RESTATED, SEVERAL, Replay
+from qll.verify.arithmetic import outputs_at, radii
 from qll.verify.condition import Array
 from qll.verify.query import Query
+
+_known: WeakKeyDictionary[Any, Replay] = WeakKeyDictionary()
 
 
 class Worth(Enum):
@@ -39,15 +43,16 @@ def _violated(query: Query, value: Fraction) -> bool:
     return value >= 0 if query.tie_violates else value > 0
 
 
-def judge(query: Query, x: Array) -> Judgement:
-    """What the point ``x`` (input size,) shows about ``query``."""
+def judge(query: Query, x: Array, *, final: bool = False) -> Judgement:
+    """What the point ``x`` (input size,) shows about ``query``. In float32 a violation is proved
+    for all evaluations; some are run as well where the judgement is ``final``."""
     point = np.asarray(x, dtype=np.float64).reshape(-1)
     if not query.contains(point):
         return Judgement(Worth.NOTHING, note="outside the region")
     condition = query.compiled
     low, high = query.network.enclose(point)
     if query.in_float32:
-        return _judge_float32(query, point, low, high)
+        return _judge_float32(query, point, low, high, final)
     if np.isfinite(low).all() and np.isfinite(high).all():
         floor, ceiling = condition.exact_range(low, high, point)
     else:
@@ -73,19 +78,25 @@ def _run(query: Query, point: Array) -> Array:
     return np.asarray(query.network.runtime(point[None]), dtype=np.float64).reshape(1, -1)
 
 
-def _judge_float32(query: Query, point: Array, low: Array, high: Array) -> Judgement:
+def _judge_float32(query: Query, point: Array, low: Array, high: Array, final: bool) -> Judgement:
     condition = query.compiled
-    low, high = outputs_at(query.network, point, low, high)
-    if not (np.isfinite(low).all() and np.isfinite(high).all()):
+    error = radii(query.network, point, point, condition.outputs)
+    ends = outputs_at(query.network, point, low, high)
+    if not all(np.isfinite(t).all() for t in (error, low, high, *ends)):
         return Judgement(Worth.NEAR_TIE, note="float32 may overflow")
-    floor, ceiling = condition.exact_range(low, high, point)
+    # Around the real value of a leaf, and by the outputs one by one, on the numbers that there are.
+    real, each = condition.leaf_ranges(low, high, point), condition.leaf_ranges(*ends, point)
+    away = [Fraction(float(e)) for e in error]
+    lows = [max(a, b - e) for a, b, e in zip(each[0], real[0], away, strict=True)]
+    highs = [min(a, b + e) for a, b, e in zip(each[1], real[1], away, strict=True)]
+    floor, ceiling = condition.of_leaves(lows), condition.of_leaves(highs)
     value = (float(floor), float(ceiling))
     if not _violated(query, ceiling):
         return Judgement(Worth.NOTHING, value, "satisfied")
     if not _violated(query, floor):
         note = f"between {value[0]:.3g} and {value[1]:.3g}, by the order in which float32 sums"
         return Judgement(Worth.NEAR_TIE, value, note)
-    for answer in [_run(query, point)[0], *_replays(query, point)]:
+    for answer in [_run(query, point)[0], *_replays(query, point)] if final else []:
         exact = condition.exact_value([Fraction(float(v)) for v in answer], point)
         if not _violated(query, exact):
             note = f"proved to be at least {value[0]:.3g} but {float(exact):.3g} when replayed"
@@ -104,4 +115,6 @@ def _replays(query: Query, point: Array) -> list[Array]:
     kinds = {node.op_type for node in onnx.ModelProto.FromString(source).graph.node}
     if kinds & RESTATED:
         return []
-    return [replay(program, point, order).astype(np.float64) for order in SEVERAL]
+    if query.network not in _known:
+        _known[query.network] = Replay(program)
+    return [_known[query.network](point, order).astype(np.float64) for order in SEVERAL]

@@ -73,7 +73,7 @@ def climb(
 
 def _value(query: Query, x: Array, leaves: list[int]) -> float:
     y = query.form.forward(x[None])
-    return float(query.search.leaf_values(y, x[None])[0, leaves].min())
+    return float(query.hunted.leaf_values(y, x[None])[0, leaves].min())
 
 
 def _solve(
@@ -83,7 +83,7 @@ def _solve(
     highspy = _highs()
     from scipy import sparse
 
-    form, condition = query.form, query.search
+    form, condition = query.form, query.hunted
     size = form.input_size
     # Every a_j as an affine function of x under the pattern.
     maps: list[tuple[Any, Array]] = [(identity(size), np.zeros(size))]

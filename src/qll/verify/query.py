@@ -205,6 +205,22 @@ class Query:
         return replace(found, constant=np.where(np.isnan(moved), np.inf, moved))
 
     @cached_property
+    def hunted(self) -> Condition:
+        """What an attack maximises: positive where a violation counts, in float32 in every
+        evaluation."""
+        if not self.in_float32:
+            return self.search
+        found = self.exact_search
+        return replace(found, constant=np.nan_to_num(found.constant - self.radii))
+
+    def is_near(self, value: float) -> bool:
+        """Whether a point with this value of `hunted` is worth a judgement: in float32 some that
+        no real number shows to be violations are."""
+        if not self.in_float32:
+            return self.search.is_violated(value)
+        return self.search.is_violated(value + 2 * float(self.radii.max(initial=0.0)))
+
+    @cached_property
     def exact_search(self) -> Condition:
         """`search` without the radii, which differ from box to box."""
         return self._with_region(self.judged)
