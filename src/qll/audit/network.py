@@ -136,7 +136,8 @@ class _Walk:
 def constant(numbers: Any, shape: Dims, in_float32: bool) -> Value:
     flat = np.broadcast_to(numbers, shape).astype(np.float64).ravel()
     form, size = (affine((), [], v.tolist()) for v in (flat, np.abs(flat)))
-    return Value(form, shape, Rounded(size, np.zeros(len(flat))) if in_float32 else None)
+    none = np.zeros(len(flat))
+    return Value(form, shape, Rounded(size, none, none) if in_float32 else None)
 
 
 def _exactly(a: Value, b: Value, sign: int) -> Value:
@@ -196,6 +197,8 @@ def read_network(data: bytes, mean: Scales, std: Scales, in_float32: bool = Fals
         require(same and kind == real[0], f"'{other}' is not what the file says")
     last = values[file.output]
     roundings = (*walk.roundings, last.rounded) if last.rounded is not None else None
+    whole = roundings is None or len(roundings) == len(walk.maps) + 1
+    require(whole and (roundings is not None) == in_float32, "an operator not counted in float32")
     return Network(dims, (*walk.maps, last.form), tuple(walk.curves), roundings)
 
 
