@@ -1,7 +1,7 @@
 """One lane group's whole attack: start, layers, formula, gradient signs and update, all restarts.
 
 The group's points and activations stay in the second-level cache from the first step to the last.
-``schedule.py`` states the mathematics; ``reference.py`` is the same in torch.
+``schedule.py`` states the mathematics; ``qll.attacks.ascent`` is the same in torch.
 """
 
 from __future__ import annotations
