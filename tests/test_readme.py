@@ -39,7 +39,8 @@ QUICK: dict[str, tuple[str, ...]] = {
         "--budget", "60s", "--target", "0.01", "--epochs", "1", "--count", "2", "--feedback", "2",
         "--jobs", "1", *FEW,
     ),
-    "qll cycle rule.qll": ("--budget", "60s", "--jobs", "1", "--out", "runs/repaired"),
+    "qll repair rule.qll": ("--budget", "60s", "--jobs", "1", "--out", "runs/repaired"),
+    "qll verify rule.qll": (),
     "qll tune": (
         "--trials", "1", "--epochs", "1", "--validation", "8", "--regions", "2",
         "--method", "small-box", *FEW,
@@ -48,7 +49,7 @@ QUICK: dict[str, tuple[str, ...]] = {
     "qll reproduce --list": (),
 }  # fmt: skip
 # Not only all well: a network of one epoch is often falsified, and misses a target.
-EXITS = {"qll verify": {0, 10, 11}, "qll cycle": {0, 11}}
+EXITS = {"qll verify": {0, 10, 11}, "qll cycle": {0, 11}, "qll repair": {0, 11}}
 RULE = "outputs 2\nforall x in box([0, 0], [1, 1]): y[0] <= y[1]\n"
 
 
@@ -104,6 +105,8 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     model = nn.Sequential(nn.Linear(2, 4), nn.ReLU(), nn.Linear(4, 2))
     export_onnx(model.eval(), tmp_path / "net.onnx", input_shape=(2,))
     (tmp_path / "rule.qll").write_text(RULE)
+    rows = "".join(f"{20 + k % 7},{2000 + 10 * k}\n" for k in range(12))
+    (tmp_path / "cars.csv").write_text(f"mpg,weight\n{rows}")
     return tmp_path
 
 
