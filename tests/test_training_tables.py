@@ -22,7 +22,7 @@ from qll.formula.ground import Atom
 from qll.formula.hard import affine
 from qll.formula.nodes import Connective
 from qll.formula.scale import rescaled
-from qll.metrics import Evaluation, constant_answer, regression_errors, score
+from qll.metrics import Evaluation, constant_answer, outputs_of, regression_errors, score
 from qll.networks import load as load_network
 from qll.networks.models import create
 from qll.prediction import class_weights, prediction_loss
@@ -30,6 +30,7 @@ from qll.properties import declared_parameters, parse
 from qll.reports.moved import describe_move, describe_row
 from qll.training.config import resolve
 from qll.training.loop import build_model, train
+from qll.training.pairs import may_meet, near_term
 from qll.training.still import Still
 
 
@@ -136,7 +137,10 @@ def test_classes_have_an_output_each_and_a_binary_target_one(
     run = train(resolve(source, data.name, options=options), data=data)
     assert run.evaluation.pacc is not None and run.evaluation.pacc.value > 0.85
     assert run.evaluation.csec_qll.value > 0.9
-    assert constant_answer(run.model, torch.from_numpy(data.test.inputs), task=data.task) is None
+    assert (
+        constant_answer(outputs_of(run.model, torch.from_numpy(data.test.inputs)), task=data.task)
+        is None
+    )
 
 
 def test_a_command_trains_verifies_and_names_what_moved(tmp_path: Path) -> None:
@@ -195,6 +199,8 @@ def test_the_domain_is_written_out(tmp_path: Path) -> None:
     data = prices()
     prop = qll.load(rule(tmp_path, 'forall x in domain: y["price"] >= 0'), schema=data.schema)
     assert "box([" in prop.show() and 'y["price"]' in prop.show()
+    # age is a whole number, and one of the three kinds is 1
+    assert "integer(x[0])" in prop.show() and "one_hot(x[2], x[3], x[4])" in prop.show()
     assert qll.parse(prop.show()).specification == prop.specification
     open_end = Schema((Feature("a"),), (Feature("b"),), "regression")
     with pytest.raises(FormulaError, match="no end for input 0"):
@@ -332,14 +338,14 @@ class Fixed(nn.Module):
 
 def test_constant_answers_are_found() -> None:
     x = torch.rand(20, 3)
-    assert constant_answer(Fixed(0.2, 0.1), x, task="single-label") == "it answers class 0"
-    assert constant_answer(Fixed(0.2), x, task="multi-label") == "it answers yes"
-    assert constant_answer(Fixed(7.0), x, task="regression") == "it predicts 7"
+    assert constant_answer(Fixed(0.2, 0.1)(x), task="single-label") == "it answers class 0"
+    assert constant_answer(Fixed(0.2)(x), task="multi-label") == "it answers yes"
+    assert constant_answer(Fixed(7.0)(x), task="regression") == "it predicts 7"
     varied = nn.Linear(3, 2)
     with torch.no_grad():
         varied.weight.copy_(torch.tensor([[9.0, 0.0, 0.0], [0.0, 9.0, 0.0]]))
     for task in ("single-label", "regression"):
-        assert constant_answer(varied, x, task=task) is None
+        assert constant_answer(varied(x), task=task) is None
 
 
 def test_r2_is_zero_for_the_best_constant_and_one_for_the_truth() -> None:
@@ -384,3 +390,49 @@ def test_data_that_do_not_fit_a_network_are_named(tmp_path: Path) -> None:
         train(config, data=data, model=nn.Linear(3, 1))
     with pytest.raises(DataError, match="does not fit the labels"):
         train(config, data=data, model=nn.Linear(data.shape[0], 4))
+
+
+# --- two points ---
+
+RISING = """
+forall x in domain, x2 in domain and x2["size"] >= x["size"] and x2["age"] == x["age"]:
+  y2["price"] >= y["price"]
+"""
+
+
+def test_pairs_that_may_meet_are_compared_in_units_of_their_distance() -> None:
+    columns = {k: v for k, v in table().items() if k in ("age", "size", "price")}
+    data = load(columns, target="price")
+    prop = parse(RISING, schema=data.schema)
+    x = torch.from_numpy(data.train.inputs[:32])
+    assert may_meet(prop, x)
+    apart = parse(RISING.replace('x["size"] and', 'x["size"] + 5 and'), schema=data.schema)
+    assert not may_meet(apart, x) and not may_meet(parse("y[0] >= 0", outputs=1), x)
+    falling = nn.Linear(2, 1)
+    with torch.no_grad():
+        falling.weight.copy_(torch.tensor([[0.0, -2000.0]]))
+    term = near_term(falling, prop, x, logic=qll.QLL(5), seed=0)
+    # A slope of one target's deviation over the range counts about 1, however near the pair.
+    assert float(term.losses.detach().mean()) > 0.5 and not bool(term.satisfied.any())
+    far = (term.points["x2"] - term.points["x"])[:, 1].abs().max()
+    assert float(far) < 170 / 32
+    term.losses.mean().backward()  # type: ignore[no-untyped-call]
+    assert float(falling.weight.grad[0, 1]) < 0  # type: ignore[index]
+
+
+def test_a_network_learns_to_rise(tmp_path: Path) -> None:
+    rng = np.random.default_rng(1)
+    size = rng.uniform(0, 10, 120)
+    # Falls where there is little data: a plain network follows.
+    price = np.where(size > 8, 16 - size, size) + rng.normal(0, 0.1, 120)
+    data = load({"size": size, "price": price}, target="price")
+    source = rule(
+        tmp_path, 'forall x in domain, x2 in domain and x2[0] >= x[0]: y2["price"] >= y["price"]'
+    )
+    options = {"epochs": 60, "network": "mlp:12", "learning_rate": 0.03}
+    slopes = {}
+    for logic in ("baseline", "qll:5"):
+        run = train(resolve(source, data.name, options={**options, "logic": logic}), data=data)
+        x = torch.linspace(0, 10, 201)[:, None]
+        slopes[logic] = float(run.model(x).detach().diff(dim=0).min())
+    assert slopes["baseline"] < -0.01 and slopes["qll:5"] > -1e-3, slopes

@@ -191,12 +191,17 @@ def score(model: nn.Module, x: Tensor, labels: Tensor, *, task: str) -> float:
     return prediction_accuracy(model, x, labels, task=task).value
 
 
-def constant_answer(model: nn.Module, x: Tensor, *, task: str) -> str | None:
-    """What a network always answers, whatever the input: a sentence, or None if it does not. A
-    network that decides nothing obeys almost any rule."""
+def outputs_of(model: nn.Module, x: Tensor) -> Tensor:
+    """All outputs, ``(count, outputs)``."""
     with held_still(model), torch.no_grad():
-        y = torch.cat([run_model(model, x[rows]) for rows in _batches(len(x))]) if len(x) else x
-    if len(x) < 2:
+        parts = [run_model(model, x[rows]) for rows in _batches(len(x))]
+    return torch.cat(parts) if parts else x.new_zeros(0, 1)
+
+
+def constant_answer(y: Tensor, *, task: str) -> str | None:
+    """What a network with outputs ``y`` always answers, whatever the input: a sentence, or None if
+    it does not. A network that decides nothing obeys almost any rule."""
+    if len(y) < 2:
         return None
     if task == "regression":
         spread = (y.amax(0) - y.amin(0)) / y.abs().amax(0).clamp(min=1e-12)

@@ -16,6 +16,8 @@ EXIT_UNKNOWN = 11
 EXIT_UNCERTIFIED = 12
 # Points of which the details are shown; the rest are in --json.
 _SHOWN = 20
+# Test data at which it is looked whether the network decides anything.
+_LOOKED_AT = 1000
 
 
 def verify(
@@ -101,15 +103,18 @@ def verify(
     given = dict(parse_settings(settings))
     if epsilon is not None:
         given.update(parse_settings([f"epsilon={epsilon}"]))
-    points, truth, schema, closed = None, None, None, False
+    points, truth, found, schema, closed = None, None, None, None, False
     if data is None and images is None:
         rule = load_fitting(prop, handle.output_size, **given)
         closed = rule.is_closed
     if not closed:
-        points, truth, schema = _points(
+        points, truth, found = _points(
             data, data_dir, images, labels, count, handle.output_size, table
         )
+        schema = None if found is None else found.schema
         rule = load_fitting(prop, handle.output_size if schema is None else schema, **given)
+        if schema is not None and rule.is_closed:  # the table has given it its names
+            points, truth, closed = None, None, True
     problem = Problem.of(
         rule,
         handle,
@@ -153,7 +158,7 @@ def verify(
         lines = [_summary(tally, vacuous), *_details(journal.known, points, schema)]
     if tally["verified"] > vacuous:
         lines.insert(1, _rests_on(journal.known))
-    for line in lines:
+    for line in [*lines, *_constant(handle, found)]:
         typer.echo(line)
     _stop_the_line(journal.known)
     missing = _missing(journal.known) if certificate is not None else {}
@@ -167,6 +172,21 @@ def verify(
         raise typer.Exit(EXIT_UNKNOWN)
     if missing:
         raise typer.Exit(EXIT_UNCERTIFIED)
+
+
+def _constant(network: Any, found: Any) -> list[str]:
+    """A network that decides nothing obeys almost any rule: that is said beside a proof."""
+    from qll.metrics import constant_answer
+
+    if found is None or found.shape != tuple(network.input_shape):
+        return []
+    import torch
+
+    outputs = torch.as_tensor(network.runtime(found.test.inputs[:_LOOKED_AT]))
+    if outputs.shape[1:] != (found.outputs,):
+        return []
+    said = constant_answer(outputs, task=found.task)
+    return [] if said is None else [f"note: on these data the network decides nothing: {said}"]
 
 
 def _summary(tally: dict[str, int], vacuous: int) -> str:
@@ -299,7 +319,7 @@ def _points(
     outputs: int,
     table: dict[str, Any],
 ) -> tuple[Any, Any, Any]:
-    """Raw inputs and their labels (multi-hot where an image has several), and a table's schema."""
+    """Raw inputs and their labels (multi-hot where an image has several), and the data set."""
     import numpy as np
 
     from qll.data import load as load_data
@@ -317,7 +337,7 @@ def _points(
         found = load_data(data, data_dir, **table)
         batch = found.test.batch(slice(0, count or None))
         truth = None if found.task == "regression" else batch[1].numpy()
-        return batch[0].numpy(), truth, found.schema
+        return batch[0].numpy(), truth, found
     points = np.asarray(read_idx(images))[: count or None]  # type: ignore[arg-type]
     points = points / 255.0 if points.dtype == np.uint8 else points.astype(np.float64)
     if points.ndim == 3:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from qll.data.base import DataSet
 from qll.errors import DataError
-from qll.metrics import constant_answer, regression_errors, score
+from qll.metrics import constant_answer, outputs_of, regression_errors, score
 from qll.networks import Network
 from qll.prediction import prediction_loss
 
@@ -80,7 +80,7 @@ class Anchor:
         return score(model, x, labels, task=self.data.task), None
 
     def _constant(self, model: nn.Module) -> str | None:
-        return constant_answer(model, self._test()[0], task=self.data.task)
+        return constant_answer(outputs_of(model, self._test()[0]), task=self.data.task)
 
     def _test(self) -> tuple[Tensor, Tensor]:
         test = self.data.test

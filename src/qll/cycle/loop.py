@@ -34,7 +34,7 @@ from qll.data.base import DataSet
 from qll.errors import RunError
 from qll.files import owned, read_json, write_json
 from qll.formula.normal import substitute
-from qll.metrics import constant_answer, proved_share, tally, vacuous_labels
+from qll.metrics import constant_answer, outputs_of, proved_share, tally, vacuous_labels
 from qll.property import Property
 from qll.training.config import TrainConfig
 from qll.training.feedback import Feedback
@@ -308,7 +308,7 @@ class _Cycle:
             witnesses=witnesses,
             agreement=self._agreement(model),
             constant=constant_answer(
-                model, torch.from_numpy(self.data.test.inputs), task=self.data.task
+                outputs_of(model, torch.from_numpy(self.data.test.inputs)), task=self.data.task
             ),
             seconds=time.monotonic() - begun,
         )

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from qll.errors import FormulaError
-from qll.formula.nodes import Box, Number, RegionPart, Span
+from qll.formula.nodes import Box, Entry, Index, Number, OneHot, RegionPart, Span, Whole
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,17 @@ class Domain:
                     where=str(span),
                 )
         lower, upper = (tuple(Number(float(e)) for e in ends) for ends in (self.lower, self.upper))
-        return (Box(lower, upper, span=span),)
+        parts: list[RegionPart] = [Box(lower, upper, span=span)]
+        hot = {k for group in self.groups for k in group}
+        whole = _entries(point, [k for k in self.integers if k not in hot])
+        if whole:
+            parts.append(Whole(whole[0].source, whole, span=span))  # type: ignore[arg-type]
+        parts += [OneHot(_entries(point, group), span=span) for group in self.groups]
+        return tuple(parts)
+
+
+def _entries(point: str, places: Sequence[int]) -> tuple[Entry, ...]:
+    return tuple(Entry(point, (Index(None, k),)) for k in places)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)

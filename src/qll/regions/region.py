@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -104,7 +105,7 @@ class Region:
             return current
         for _ in range(_PROJECTION_ROUNDS):
             violated = False
-            for constraint in (*self.constraints, *self.constraints2):
+            for constraint in self._loose:
                 violated |= self._project_onto(constraint, current)
             current = self._clamp(current)
             if not violated:
@@ -144,17 +145,52 @@ class Region:
 
     # --- how ---
 
+    @cached_property
+    def _tied(self) -> list[int]:
+        return _ties(self.constraints2)
+
+    @cached_property
+    def _loose(self) -> tuple[Affine, ...]:
+        """The constraints that clamping does not see to: ties are equal after it."""
+        tied = {affine([(("x", k), 1.0), (("x2", k), -1.0)]) for k in self._tied}
+        tied |= {_one_of(point, group) for point in ("x", "x2") for group in self._hot[point]}
+        tied |= {negated(tie) for tie in tied}  # type: ignore[misc]
+        return tuple(c for c in (*self.constraints, *self.constraints2) if c not in tied)
+
+    @cached_property
+    def _hot(self) -> dict[str, list[list[int]]]:
+        """Groups of whole numbers that add up to 1, of each point: clamping leaves the largest."""
+        found = set((*self.constraints, *self.constraints2))
+        groups: dict[str, list[list[int]]] = {"x": [], "x2": []}
+        for constraint in found:
+            point = constraint.terms[0][0][0] if constraint.terms else ""
+            whole = {"x": self.integers, "x2": self.integers2}.get(point)
+            members = [k for _, k in (slot for slot, _ in constraint.terms)]
+            if whole is None or constraint != _one_of(point, members):
+                continue
+            if negated(constraint) in found and bool(whole[members].all()):
+                groups[point].append(members)
+        return groups
+
     def _clamp(self, points: dict[str, Tensor]) -> dict[str, Tensor]:
-        points["x"] = _rounded(torch.clamp(points["x"], self.lower, self.upper), self.integers)
+        points["x"] = _one_hot(
+            _rounded(torch.clamp(points["x"], self.lower, self.upper), self.integers),
+            points["x"],
+            self._hot["x"],
+        )
         if self.lower2 is not None and self.upper2 is not None:
             low, high = self.lower2, self.upper2
             if self.radius2 is not None:
                 low = torch.maximum(low, points["x"] - self.radius2)
                 high = torch.minimum(high, points["x"] + self.radius2)
-            points["x2"] = _rounded(torch.clamp(points["x2"], low, high), self.integers2)
+            points["x2"] = _one_hot(
+                _rounded(torch.clamp(points["x2"], low, high), self.integers2),
+                points["x2"],
+                self._hot["x2"],
+            )
             if self.radius2 is not None:
                 points["x2"] = _drawn_in(points["x2"], points["x"], self.radius2)
-            ties = _ties(self.constraints2)
+            ties = self._tied
             if ties:
                 flat = points["x2"].flatten(1).clone()
                 flat[:, ties] = points["x"].flatten(1)[:, ties]
@@ -235,6 +271,23 @@ def _rounded(x: Tensor, whole: Tensor | None) -> Tensor:
         return x
     flat = x.flatten(1)
     return torch.where(whole, flat.round(), flat).reshape(x.shape)
+
+
+def _one_of(point: str, members: Sequence[int]) -> Affine:
+    """That these entries add up to 1 at most."""
+    return affine([((point, k), 1.0) for k in members], -1.0)
+
+
+def _one_hot(x: Tensor, aim: Tensor, groups: Sequence[Sequence[int]]) -> Tensor:
+    """Of every group the entry that the search aimed at most."""
+    if not groups:
+        return x
+    flat, wanted = x.flatten(1).clone(), aim.flatten(1)
+    for group in groups:
+        members = list(group)
+        best = wanted[:, members].argmax(1, keepdim=True)
+        flat[:, members] = torch.zeros_like(flat[:, members]).scatter(1, best, 1.0)
+    return flat.reshape(x.shape)
 
 
 def _mask(slots: set[Slot], point: str, x0: Tensor) -> Tensor | None:

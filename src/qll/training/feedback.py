@@ -88,10 +88,3 @@ class Feedback:
                 found=str(error) or type(error).__name__,
                 fix="delete the round's folder and resume: it is trained again",
             ) from error
-
-
-def joined(first: PropertyTerm, more: PropertyTerm | None) -> PropertyTerm:
-    """Losses of both; the figures and points stay those of the first."""
-    if more is None:
-        return first
-    return PropertyTerm(torch.cat((first.losses, more.losses)), first.margins, first.points)

@@ -34,9 +34,9 @@ from qll.property import Property
 from qll.training.balance import Balance
 from qll.training.checks import check_device, check_network, check_same, split_rows
 from qll.training.config import TrainConfig, check_property
-from qll.training.feedback import Feedback, joined
+from qll.training.feedback import Feedback
 from qll.training.initialise import initialise
-from qll.training.loss import PropertyTerm, combine, reduce_losses
+from qll.training.loss import PropertyTerm, combine, joined, reduce_losses
 from qll.training.methods import Method, Step
 from qll.training.parts import Part, Totals
 from qll.training.progress import Reporter, Silent

@@ -85,6 +85,13 @@ def property_term(
     return PropertyTerm(losses, margins, points)
 
 
+def joined(first: PropertyTerm, more: PropertyTerm | None) -> PropertyTerm:
+    """Losses of both; the figures and points stay those of the first."""
+    if more is None:
+        return first
+    return PropertyTerm(torch.cat((first.losses, more.losses)), first.margins, first.points)
+
+
 class PropertyLoss:
     """Prediction loss plus the balanced, attacked property, for your own loop.
 
