@@ -52,6 +52,11 @@ def ask(
     """``values`` are those of x0 and, where it is spoken of, y0, at the data point."""
     points = len(question.places)
     given = [_substituted(c, values) for c in question.constraints]
+    groups = question.groups
+    if math.prod(len(v) for _, v in question.values) * math.prod(map(len, groups)) > MOST_CASES:
+        # Too many to go through one by one: their sums are constraints.
+        given += [side for group in groups for side in one_of(group)]
+        groups = ()
     ties, constraints = tie(given, inputs, points)
     lower, upper = [-math.inf] * ties.count, [math.inf] * ties.count
     for point, place in enumerate(question.places):
@@ -73,7 +78,7 @@ def ask(
         "y2": lambda k: ("y", outputs + k),
     }
     form = rename(substitute(question.form, values), names)
-    choices = _choices(question.values, ties, inputs)
+    choices = _choices(question.values, groups, ties, inputs)
     return Asked(points, ties, lower, upper, integers, tuple(constraints), choices, form)
 
 
@@ -108,10 +113,19 @@ def ends(place: Place, x0: Sequence[float]) -> tuple[list[float], list[float]]:
     return lower, upper
 
 
+def one_of(group: Sequence[Slot]) -> tuple[Affine, Affine]:
+    """That these entries add up to 1."""
+    return affine([(s, ONE) for s in group], -ONE), affine([(s, -ONE) for s in group], ONE)
+
+
 def _choices(
-    values: tuple[tuple[Slot, tuple[float, ...]], ...], ties: Ties, inputs: int
+    values: tuple[tuple[Slot, tuple[float, ...]], ...],
+    groups: tuple[tuple[Slot, ...], ...],
+    ties: Ties,
+    inputs: int,
 ) -> tuple[tuple[Affine, ...], ...]:
-    """Constraints for each choice of values of inputs that have gaps between them."""
+    """Constraints for each choice of values of inputs that have gaps between them, and of the
+    entry of each group that is 1. Groups of tied entries must agree: the others are empty."""
     count = math.prod(len(allowed) for _, allowed in values)
     if count > MOST_CASES:
         raise InputError(
@@ -120,10 +134,17 @@ def _choices(
             found=f"{count}",
             fix="number the values from 0 on, or use 'integer' and a box",
         )
-    slots = [("x", ties.home[_entry(slot, inputs)]) for slot, _ in values]
-    found = []
-    for chosen in itertools.product(*(allowed for _, allowed in values)):
-        most = [affine([(s, ONE)], -Fraction(v)) for s, v in zip(slots, chosen, strict=True)]
-        least = [affine([(s, -ONE)], Fraction(v)) for s, v in zip(slots, chosen, strict=True)]
-        found.append((*most, *least))
-    return tuple(found)
+    fixed = [[{slot: v} for v in allowed] for slot, allowed in values]
+    fixed += [[{s: float(s == hot) for s in group} for hot in group] for group in groups]
+    found: dict[tuple[tuple[int, float], ...], tuple[Affine, ...]] = {}
+    for chosen in itertools.product(*fixed):
+        held: dict[int, set[float]] = {}
+        for slot, value in (item for part in chosen for item in part.items()):
+            held.setdefault(ties.home[_entry(slot, inputs)], set()).add(value)
+        if any(len(each) > 1 for each in held.values()):
+            continue  # one variable cannot have two values
+        numbers = {k: Fraction(min(each)) for k, each in held.items()}
+        sides = [affine([(("x", k), ONE)], -v) for k, v in numbers.items()]
+        sides += [affine([(("x", k), -ONE)], v) for k, v in numbers.items()]
+        found[tuple((k, float(v)) for k, v in numbers.items())] = tuple(sides)
+    return tuple(found.values())

@@ -46,14 +46,15 @@ class Place:
 @dataclass(frozen=True)
 class Question:
     """Where x is (and x2, if there are two points), linear constraints ``<= 0`` on both, inputs
-    that are whole numbers, inputs with the values they may have, and the formula, which is
-    satisfied where it is <= 0."""
+    that are whole numbers, inputs with the values they may have, groups of inputs of which one is 1
+    and the others 0, and the formula, which is satisfied where it is <= 0."""
 
     places: tuple[Place, ...]
     constraints: tuple[Affine, ...]
     form: HardForm
     integers: frozenset[Slot] = frozenset()
     values: tuple[tuple[Slot, tuple[float, ...]], ...] = ()
+    groups: tuple[tuple[Slot, ...], ...] = ()
 
 
 def is_closed(specification: Specification) -> bool:
@@ -114,7 +115,12 @@ def question(text: str, labels: tuple[int, ...] | None, shape: Shape) -> Questio
     places = tuple(parts.place(binder) for binder in spec.binders)
     form = hard_form(grounder.ground(labels))
     return Question(
-        places, tuple(parts.constraints), form, frozenset(parts.integers), tuple(parts.values)
+        places,
+        tuple(parts.constraints),
+        form,
+        frozenset(parts.integers),
+        tuple(parts.values),
+        tuple(parts.groups),
     )
 
 
@@ -126,6 +132,7 @@ class Parts:
         self.constraints: list[Affine] = []
         self.integers: set[Slot] = set()
         self.values: list[tuple[Slot, tuple[float, ...]]] = []
+        self.groups: list[tuple[Slot, ...]] = []
 
     def place(self, binder: PointBinder) -> Place:
         radii, boxes, number = [], [], self.grounder.number
@@ -150,8 +157,7 @@ class Parts:
                     slots = [self.grounder.slot(entry) for entry in entries]
                     for slot in slots:
                         self._member(slot, {0.0, 1.0})
-                    total = affine([(slot, ONE) for slot in slots], -ONE)
-                    self.constraints += [total, affine([(s, -ONE) for s in slots], ONE)]
+                    self.groups.append(tuple(slots))
                 case _:
                     _require(False, "its region has an unknown part")
         return Place(tuple(radii), tuple(boxes))

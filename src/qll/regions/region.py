@@ -44,6 +44,7 @@ class Region:
     integers: Tensor | None = None  # (inputs,) bool: entries of x that are whole numbers
     integers2: Tensor | None = None
     folded: bool = False  # the box is cut by more than balls and boxes
+    groups: tuple[tuple[Slot, ...], ...] = ()  # entries of which one is 1, the others 0
 
     @classmethod
     def of(cls, prop: Property, x0: Tensor) -> Region:
@@ -73,7 +74,8 @@ class Region:
         whole = [_mask(parts.integers, name, x0) for name in ("x", "x2")]
         if not rest:
             lower, upper = sides.lower["x"], sides.upper["x"]
-            return cls(x0, lower, upper, constraints[0], integers=whole[0], folded=sides.folded)
+            return cls(x0, lower, upper, constraints[0], integers=whole[0], folded=sides.folded,
+                       groups=tuple(parts.groups))  # fmt: skip
         sides.tie(constraints[1])
         if radius2 is not None:
             least, most = sides.lower["x"] - radius2, sides.upper["x"] + radius2
@@ -83,7 +85,7 @@ class Region:
         return cls(
             x0, sides.lower["x"], sides.upper["x"], constraints[0],
             sides.lower["x2"], sides.upper["x2"], radius2, constraints[1],
-            whole[0], whole[1], sides.folded,
+            whole[0], whole[1], sides.folded, tuple(parts.groups),
         )  # fmt: skip
 
     @property
@@ -120,6 +122,10 @@ class Region:
             if whole is not None and name in points:
                 values = points[name].flatten(1)[:, whole]
                 inside &= ((values - values.round()).abs() <= tolerance).all(1)
+        for group in self.groups:
+            if group[0][0] in points:
+                total = points[group[0][0]].flatten(1)[:, [k for _, k in group]].sum(1)
+                inside &= (total - 1).abs() <= tolerance
         for constraint in self.constraints:
             inside &= self._value(constraint, points) <= tolerance
         if self.lower2 is not None and self.upper2 is not None:
@@ -140,7 +146,7 @@ class Region:
         return Region(
             self.x0[rows], self.lower[rows], self.upper[rows], self.constraints,
             take(self.lower2), take(self.upper2), self.radius2, self.constraints2,
-            self.integers, self.integers2, self.folded,
+            self.integers, self.integers2, self.folded, self.groups,
         )  # fmt: skip
 
     # --- how ---
@@ -153,30 +159,18 @@ class Region:
     def _loose(self) -> tuple[Affine, ...]:
         """The constraints that clamping does not see to: ties are equal after it."""
         tied = {affine([(("x", k), 1.0), (("x2", k), -1.0)]) for k in self._tied}
-        tied |= {_one_of(point, group) for point in ("x", "x2") for group in self._hot[point]}
         tied |= {negated(tie) for tie in tied}  # type: ignore[misc]
         return tuple(c for c in (*self.constraints, *self.constraints2) if c not in tied)
 
-    @cached_property
-    def _hot(self) -> dict[str, list[list[int]]]:
-        """Groups of whole numbers that add up to 1, of each point: clamping leaves the largest."""
-        found = set((*self.constraints, *self.constraints2))
-        groups: dict[str, list[list[int]]] = {"x": [], "x2": []}
-        for constraint in found:
-            point = constraint.terms[0][0][0] if constraint.terms else ""
-            whole = {"x": self.integers, "x2": self.integers2}.get(point)
-            members = [k for _, k in (slot for slot, _ in constraint.terms)]
-            if whole is None or constraint != _one_of(point, members):
-                continue
-            if negated(constraint) in found and bool(whole[members].all()):
-                groups[point].append(members)
-        return groups
+    def _hot(self, point: str) -> list[list[int]]:
+        """Groups of which one entry is 1: clamping leaves the one that is aimed at most."""
+        return [[k for _, k in group] for group in self.groups if group[0][0] == point]
 
     def _clamp(self, points: dict[str, Tensor]) -> dict[str, Tensor]:
         points["x"] = _one_hot(
             _rounded(torch.clamp(points["x"], self.lower, self.upper), self.integers),
             points["x"],
-            self._hot["x"],
+            self._hot("x"),
         )
         if self.lower2 is not None and self.upper2 is not None:
             low, high = self.lower2, self.upper2
@@ -186,7 +180,7 @@ class Region:
             points["x2"] = _one_hot(
                 _rounded(torch.clamp(points["x2"], low, high), self.integers2),
                 points["x2"],
-                self._hot["x2"],
+                self._hot("x2"),
             )
             if self.radius2 is not None:
                 points["x2"] = _drawn_in(points["x2"], points["x"], self.radius2)
@@ -271,11 +265,6 @@ def _rounded(x: Tensor, whole: Tensor | None) -> Tensor:
         return x
     flat = x.flatten(1)
     return torch.where(whole, flat.round(), flat).reshape(x.shape)
-
-
-def _one_of(point: str, members: Sequence[int]) -> Affine:
-    """That these entries add up to 1 at most."""
-    return affine([((point, k), 1.0) for k in members], -1.0)
 
 
 def _one_hot(x: Tensor, aim: Tensor, groups: Sequence[Sequence[int]]) -> Tensor:
