@@ -298,3 +298,44 @@ def test_the_command_line(tmp_path: Path) -> None:
     assert done.exit_code == 0 and "arithmetic: float32: every evaluation" in done.output
     done = runner.invoke(app, [*asked, "--arithmetic", "half"])
     assert done.exit_code != 0 and "no arithmetic 'half'" in str(done.exception)
+
+
+QUERY = """(vnnlib-version <2.0>)
+(declare-network f
+  (declare-input X float32 [1,1])
+  (declare-output Y float32 [1,1])
+)
+(assert (>= X[0,0] {low}))
+(assert (<= X[0,0] {high}))
+(assert ({sign} Y[0,0] {bound}))
+"""
+
+
+@pytest.mark.parametrize(
+    ("network", "fields", "real", "single"),
+    [
+        (losing, {"low": 0.25, "high": 0.9, "sign": "<", "bound": -0.5}, "unsat", "sat"),
+        (growing, {"low": 0.0, "high": 0.5, "sign": ">", "bound": 16777216.0}, "sat", "unsat"),
+        (growing, {"low": 0.1, "high": 0.1, "sign": ">", "bound": 16777216.0}, "sat", "unsat"),
+    ],
+)
+def test_a_query_of_float32_is_decided_in_it(
+    network: Any, fields: dict[str, Any], real: str, single: str, tmp_path: Path
+) -> None:
+    """0.1 is no float32 number: an input that is fixed at it is the nearest one."""
+    (tmp_path / "net.onnx").write_bytes(load(network(), input_shape=(1,)).source)
+    from qll.cli.solver import build_solver
+
+    for element, arithmetic, wanted in (
+        ("float32", None, single), ("real", "float32", single), ("real", "real", real),
+        ("float32", "real", "error"), ("float64", None, "error"),
+    ):  # fmt: skip
+        path = tmp_path / f"{element}.vnnlib"
+        path.write_text(QUERY.format(**fields).replace("float32", element))
+        asked = [str(path), "--network", f"f={tmp_path / 'net.onnx'}", "--timeout", "20"]
+        asked += [] if arithmetic is None else ["--arithmetic", arithmetic]
+        done = CliRunner().invoke(build_solver(), asked)
+        if wanted == "error":
+            assert isinstance(done.exception, InputError) and "sound" in str(done.exception)
+        else:
+            assert done.stdout.split("\n")[0] == wanted, (element, arithmetic, done.output)

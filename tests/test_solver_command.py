@@ -82,10 +82,10 @@ def test_serialised_assignments(tmp_path: Path, adder: Path) -> None:
 
 def test_types_that_no_verdict_is_sound_for(tmp_path: Path, adder: Path) -> None:
     """The standard: a solver that is not sound for them must say so, unless the query says real."""
-    text = (HEAD2 + BOX2).replace("real", "float32") + "(assert (>= Y[0] 1.5))"
+    text = (HEAD2 + BOX2).replace("real", "float64") + "(assert (>= Y[0] 1.5))"
     done = run(query(tmp_path, text), "--network", f"f={adder}", code=2)
     assert done.stdout == ""
-    assert "query.vnnlib:3:18: no verdict about 'X' in float32 would be sound" in done.stderr
+    assert "query.vnnlib:3:18: no verdict about 'X' in float64 would be sound" in done.stderr
     assert "--element real" in done.stderr
 
 
@@ -142,7 +142,7 @@ def test_name_and_version() -> None:
 @pytest.mark.parametrize(
     ("capability", "expected"),
     [
-        ("onnx-element-types", "real"),
+        ("onnx-element-types", "real float32"),
         ("vnnlib-versions", "1.0 2.1"),
         ("hidden-node-theories", "NH H"),
         ("multiple-input-output-theories", "SIO MIO"),

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 NAME = "qll"
 # Element types for which a verdict is sound: the standard asks for an error for all others.
-SOUND = ("real",)
+SOUND = ("real", "float32")
 NO_LIMIT = 1e9  # seconds
 SUFFIXES = (".vnnlib", ".vnnlib.gz")
 _OPENINGS = (b"(vnnlib-version", b"(declare-const", b"(declare-fun", b"(set-logic")
@@ -70,6 +70,10 @@ def solve(
         ),
     ] = None,
     backend: Annotated[str, typer.Option(help="bab (our own) or marabou.")] = "bab",
+    arithmetic: Annotated[
+        str | None,
+        typer.Option(help="float32 for a query of reals; one of float32 is decided in it anyway."),
+    ] = None,
     seed: Annotated[int, typer.Option(help="Seeds the random starts.")] = 0,
 ) -> None:
     """Decide a VNN-LIB query: sat, unsat, unknown or timed-out, and after sat the assignment.
@@ -91,11 +95,16 @@ def solve(
         from qll.verify.documents import decide
 
         document = read(query)
-        require_sound(document)
+        numbers = arithmetic_of(document, arithmetic)
         attached = attach(document, files_of(document, network or []))
         left = timeout - (time.monotonic() - began)
         decision = decide(
-            attached.document, attached.network, seconds=left, backend=backend, seed=seed
+            attached.document,
+            attached.network,
+            seconds=left,
+            backend=backend,
+            seed=seed,
+            arithmetic=numbers,
         )
         lines = [str(decision.answer)]
         if decision.witness is not None:
@@ -110,21 +119,27 @@ def solve(
         answer(lines)
 
 
-def require_sound(document: Document) -> None:
-    """What the standard asks of a solver that computes in other numbers than the query declares."""
+def arithmetic_of(document: Document, asked: str | None = None) -> str | None:
+    """In which numbers to decide: those that the query declares, if they are some of ours. What the
+    standard asks of a solver that computes in others is an error."""
     from qll.errors import InputError
+    from qll.verify.arithmetic import check_arithmetic
 
+    check_arithmetic(asked)
+    kinds = {tensor.element.lower() for tensor in document.tensors}
     for tensor in document.tensors:
-        if tensor.element.lower() not in SOUND:
+        element = tensor.element.lower()
+        if element not in SOUND or len(kinds) > 1 or (element, asked) == ("float32", "real"):
             raise InputError(
                 f"no verdict about '{tensor.name}' in {tensor.element} would be sound: "
-                "networks are read as functions of real numbers",
-                expected="the element type real",
-                found=tensor.element,
+                "networks are decided in real numbers or in float32, all tensors in one of them",
+                expected="the element type real, or float32 for all tensors",
+                found=tensor.element if len(kinds) == 1 else ", ".join(sorted(kinds)),
                 fix="declare every tensor as real to accept that; "
                 "'qll export QUERY --to vnnlib2 --element real' writes such a query",
                 where=tensor.place or None,
             )
+    return "float32" if "float32" in kinds else asked
 
 
 @contextmanager

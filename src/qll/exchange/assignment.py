@@ -29,7 +29,8 @@ def lines(document: Document, x: Array, y: Array) -> Iterator[str]:
 
 
 def serialise(document: Document, x: Array, y: Array, folder: Path) -> None:
-    """One file ``NAME.pb`` for each variable, an ONNX TensorProto. Reals are written as float64."""
+    """One file ``NAME.pb`` for each variable, an ONNX TensorProto. Reals are written as float64,
+    float32 numbers as what they are."""
     import onnx.numpy_helper
 
     try:
@@ -37,7 +38,8 @@ def serialise(document: Document, x: Array, y: Array, folder: Path) -> None:
     except OSError as error:
         raise write_error(folder, error) from error
     for tensor in document.tensors:
-        array = _values(tensor, x, y).reshape(tensor.shape)
+        kind = np.float32 if tensor.element.lower() == "float32" else np.float64
+        array = _values(tensor, x, y).reshape(tensor.shape).astype(kind)
         proto = onnx.numpy_helper.from_array(array, tensor.name)
         write_atomically(folder / f"{tensor.name}.pb", proto.SerializeToString())
 

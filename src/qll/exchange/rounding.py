@@ -79,11 +79,13 @@ def _outward(values: array[float], side: str) -> Array:
     return np.where(plain, found, beyond)
 
 
-def inexact_inputs(case: Case) -> dict[int, Fraction]:
-    """Fixed inputs whose value no float has."""
+def inexact_inputs(case: Case, dtype: type[np.floating] = np.float64) -> dict[int, Fraction]:
+    """Fixed inputs whose value no float of the type has."""
     narrow = set(case.document.bounds.narrow()) | {index for index, _ in case.sides}
     found = {index: case.fixed(index) for index in narrow}
-    return {k: v for k, v in found.items() if v is not None and Fraction(float(v)) != v}
+    return {
+        k: v for k, v in found.items() if v is not None and Fraction(float(dtype(float(v)))) != v
+    }
 
 
 def within(case: Case, point: Array, dtype: type[np.floating]) -> Array:

@@ -36,6 +36,7 @@ from qll.exchange.document import (
 from qll.exchange.rounding import Boxes, inexact_inputs, within
 from qll.formula.hard import Affine, HardForm, Max, Min, negated
 from qll.networks import Network
+from qll.verify.arithmetic import outputs_at
 from qll.verify.backend import BACKENDS, Budget
 from qll.verify.condition import Array
 from qll.verify.judge import Worth, judge
@@ -45,7 +46,7 @@ from qll.verify.verdict import Reason, Status, Verdict
 CHUNK = 16  # cases that share an attack
 QUICK = 1.0  # seconds for each of several cases, before any is worked on at length
 TIE_NOTE = "a point was found, but only where a comparison is a tie"
-FIXED_NOTE = "inputs fixed at decimals that no float has were taken as the nearest float64"
+FIXED_NOTE = "inputs fixed at decimals that no {0} has were taken as the nearest one"
 
 
 class Answer(StrEnum):
@@ -72,17 +73,32 @@ class _Asked:
 
 
 def decide(
-    document: Document, network: Network, *, seconds: float, backend: str = "bab", seed: int = 0
+    document: Document,
+    network: Network,
+    *,
+    seconds: float,
+    backend: str = "bab",
+    seed: int = 0,
+    arithmetic: str | None = None,
 ) -> Decision:
-    """The answer for the network from all inputs to all outputs, within ``seconds``."""
-    return _Decider(document, network, seconds, backend, seed).run()
+    """The answer for the network from all inputs to all outputs, within ``seconds``. In the
+    ``arithmetic`` float32 (`qll.verify.arithmetic`) ``sat`` names float32 inputs at which every
+    evaluation meets the assertions, ``unsat`` says that none does at any."""
+    return _Decider(document, network, seconds, backend, seed, arithmetic).run()
 
 
 class _Decider:
     def __init__(
-        self, document: Document, network: Network, seconds: float, backend: str, seed: int
+        self,
+        document: Document,
+        network: Network,
+        seconds: float,
+        backend: str,
+        seed: int,
+        arithmetic: str | None,
     ) -> None:
         self.document = document
+        self.arithmetic = arithmetic
         self.network = network
         self.end = time.monotonic() + seconds
         self.engine = BACKENDS[backend]()
@@ -96,7 +112,7 @@ class _Decider:
         return self.end - time.monotonic()
 
     def run(self) -> Decision:
-        waiting = _questions(self.document, self.network, self.notes)
+        waiting = _questions(self.document, self.network, self.notes, self.arithmetic)
         first = list(islice(waiting, CHUNK))
         if len(first) == 1:
             open_ = self.ask(first, self.left)
@@ -167,7 +183,7 @@ class _Decider:
     def holds(self, case: Case, point: Array) -> bool:
         """Exactly, with every number as the file has it and strict comparisons strict."""
         x = [Fraction(v) for v in point.tolist()]
-        for index, value in inexact_inputs(case).items():
+        for index, value in inexact_inputs(case, _type(self.arithmetic)).items():
             x[index] = value
         for index in range(len(x)):
             low, high = case.side(index, "lower"), case.side(index, "upper")
@@ -179,12 +195,16 @@ class _Decider:
                 return False
         node = All((*case.constraints, *case.conditions))
         low_ends, high_ends = self.network.enclose(point)
+        if self.arithmetic == "float32":
+            low_ends, high_ends = outputs_at(self.network, point, low_ends, high_ends)
         if np.isfinite(low_ends).all() and np.isfinite(high_ends).all():
             ends = [
                 (Fraction(a), Fraction(b)) for a, b in zip(low_ends.tolist(), high_ends.tolist())
             ]
             if _surely(node, x, ends):
                 return True
+        if self.arithmetic == "float32":
+            return False
         exact = [(v, v) for v in self.network.evaluate_exact(point)]
         return _surely(node, x, exact)
 
@@ -195,16 +215,23 @@ def queries(document: Document, network: Network) -> Iterator[Query]:
     return (asked.query for asked in _questions(document, network, {}))
 
 
-def _questions(document: Document, network: Network, notes: dict[str, None]) -> Iterator[_Asked]:
+def _type(arithmetic: str | None) -> type[np.floating]:
+    return np.float32 if arithmetic == "float32" else np.float64
+
+
+def _questions(
+    document: Document, network: Network, notes: dict[str, None], arithmetic: str | None = None
+) -> Iterator[_Asked]:
+    kind = _type(arithmetic)
     boxes: Boxes | None = None
     for case in cases(document):
         require_bounds(case)
         boxes = boxes or Boxes(case)
-        known = inexact_inputs(case)
+        known = inexact_inputs(case, kind)
         condition: Assertion = case.condition
         constraints: tuple[Assertion, ...] = case.constraints
         if known:
-            notes[FIXED_NOTE] = None
+            notes[FIXED_NOTE.format(kind.__name__)] = None
             condition = substitute(condition, known)
             replaced = [substitute(c, known) for c in constraints]
             if not all(_surely(c, [], []) for c in replaced if isinstance(c, Atom) and not c.terms):
@@ -212,6 +239,8 @@ def _questions(document: Document, network: Network, notes: dict[str, None]) -> 
             constraints = tuple(c for c in replaced if not isinstance(c, Atom) or c.terms)
         strict = [atom.strict for atom in atoms(condition)]
         lower, upper = boxes.of(case)
+        for index, value in known.items():
+            lower[index] = upper[index] = float(kind(float(value)))
         query = Query(
             network,
             lower,
@@ -220,6 +249,7 @@ def _questions(document: Document, network: Network, notes: dict[str, None]) -> 
             tuple(_at_most(c) for c in constraints),
             tie_violates=not (strict and all(strict)),
             name=document.source,
+            arithmetic=arithmetic,
         )
         yield _Asked(case, query, any(strict) and not all(strict))
 
