@@ -60,23 +60,33 @@ class Trained:
 
 
 def demo(
-    epochs: Annotated[int, typer.Option(help="Epochs for each of the two networks.")] = EPOCHS,
+    what: Annotated[
+        str, typer.Argument(help="dice: rendered pictures; tabular: a generated table.")
+    ] = "dice",
+    epochs: Annotated[int | None, typer.Option(help="Epochs for each of the two networks.")] = None,
     seed: Annotated[int, typer.Option(help="Seeds every random stream.")] = 0,
     out: Annotated[Path | None, typer.Option(help="A folder for networks and pictures.")] = None,
 ) -> None:
-    """Train without a property and in the cycle of training and proof; attack both, compare.
+    """Train without a property and with it; attack or prove both, compare.
 
-    Example: qll demo --out demo
+    Example: qll demo tabular --out demo
     """
     import torch
     from rich.console import Console
 
+    from qll.cli.demo_table import EPOCHS as TABLE_EPOCHS
+    from qll.cli.demo_table import demo_table
     from qll.data import load as load_data
     from qll.kernels.announce import announced
+    from qll.logics.base import choice
     from qll.properties import load
     from qll.training.progress import console_reporter
 
     console = Console(highlight=False)
+    if choice(what, "demo", "what", ("dice", "tabular")) == "tabular":
+        demo_table(console, TABLE_EPOCHS if epochs is None else epochs, seed, out)
+        return
+    epochs = EPOCHS if epochs is None else epochs
     prop = load(PROPERTY)
     show_formula(console, prop)
     # Batches of 32 small images gain nothing from a second thread, and lose much on a busy machine.

@@ -26,13 +26,22 @@ _FACE = 0.25  # the chance of an input to be put at either end
 
 
 def may_meet(prop: Property, x: Tensor) -> bool:
-    """Whether the points of the rule's pairs may be one and the same."""
+    """Whether the points of the rule's pairs may be one and the same, where it then holds with
+    equality, whatever the outputs are."""
     if len(prop.binders) < 2 or "y2" not in prop.sources:
         return False
     region = Region.of(prop, x[:16])
     first = region.sample(torch.Generator().manual_seed(0))["x"]
     tolerance = 1e-5 * float(first.abs().max().clamp(min=1.0))
-    return bool(region.contains({"x": first, "x2": first}, tolerance).all())
+    if not bool(region.contains({"x": first, "x2": first}, tolerance).all()):
+        return False
+    outputs = prop.outputs or prop.specification.outputs or 1
+    y = torch.linspace(-1.0, 1.0, len(first) * outputs).reshape(len(first), outputs).to(first)
+    if prop.uses_labels or prop.sources & {"y0"}:
+        return False
+    same = {"x": first, "x2": first, "x0": x[: len(first)], "y2": y}
+    margins = prop.margin(y, **{name: t for name, t in same.items() if name in prop.sources})
+    return bool((margins == 0).all())
 
 
 def near_term(
