@@ -18,13 +18,18 @@ from qll.networks.activations.clip import clip
 from qll.networks.activations.leaky_relu import LeakyRelu
 from qll.networks.activations.sigmoid import Sigmoid
 from qll.networks.activations.silu import Silu
-from qll.networks.bends import Apply, AveragePool, Extremum, MaxPool, Mean, ParametricRelu
 from qll.networks.layers import (
+    Apply,
+    AveragePool,
     BatchNorm,
     Concat,
     Convolution,
+    Extremum,
     Linear,
+    MaxPool,
+    Mean,
     Pad,
+    ParametricRelu,
     Reshape,
     Scale,
     Shape,
@@ -436,12 +441,7 @@ def _batch_norm(reading: Reading, call: Call) -> Result:
     return reading.add(call.name, layer, operand(reading, call))
 
 
-_PLAIN = {
-    name: record()
-    for record in ACTIVATIONS.values()
-    if not vars(record)["__dataclass_fields__"]  # without settings
-    for name in record.onnx
-}
+_PLAIN = {name: r() for r in ACTIVATIONS.values() if not r.has_settings for name in r.onnx}
 
 
 @operator(*_PLAIN)

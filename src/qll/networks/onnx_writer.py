@@ -21,16 +21,21 @@ from qll.networks.activations.clip import Clip
 from qll.networks.activations.gelu import Gelu
 from qll.networks.activations.leaky_relu import LeakyRelu
 from qll.networks.activations.silu import Silu
-from qll.networks.bends import Apply, AveragePool, Extremum, MaxPool, Mean, ParametricRelu
 from qll.networks.graph import Graph, Node
 from qll.networks.layers import (
+    Apply,
+    AveragePool,
     BatchNorm,
     Concat,
     Constant,
     Convolution,
+    Extremum,
     Layer,
     Linear,
+    MaxPool,
+    Mean,
     Pad,
+    ParametricRelu,
     Reshape,
     Scale,
     Slice,

@@ -17,11 +17,16 @@ from qll.networks.activations.clip import clip
 from qll.networks.activations.gelu import Gelu
 from qll.networks.activations.leaky_relu import LeakyRelu
 from qll.networks.activations.softplus import Softplus
-from qll.networks.bends import Apply, AveragePool, Extremum, MaxPool, Mean, ParametricRelu
 from qll.networks.layers import (
+    Apply,
+    AveragePool,
     BatchNorm,
     Convolution,
+    Extremum,
     Linear,
+    MaxPool,
+    Mean,
+    ParametricRelu,
     Scale,
     Sum,
 )

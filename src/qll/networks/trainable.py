@@ -15,8 +15,7 @@ from torch import Tensor, nn
 
 from qll.errors import NetworkError
 from qll.networks.activations import RELU
-from qll.networks.bends import Apply
-from qll.networks.layers import BatchNorm, Convolution, Linear, Reshape
+from qll.networks.layers import Apply, BatchNorm, Convolution, Linear, Reshape
 from qll.networks.matrices import Array, Matrix, is_sparse
 from qll.networks.models import Normalize
 from qll.networks.network import Network

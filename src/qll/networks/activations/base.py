@@ -44,6 +44,7 @@ class Activation(ABC):
 
     name: ClassVar[str]
     onnx: ClassVar[tuple[str, ...]] = ()  # its ONNX operators
+    has_settings: ClassVar[bool] = False  # a record of numbers, which operators give
     # What it is called in torch: modules and functions without settings, and tensor methods by name
     # (what has settings is read in `torch_operators`).
     in_torch: ClassVar[tuple[Any, ...]] = ()

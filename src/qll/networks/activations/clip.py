@@ -37,6 +37,7 @@ class Clip(PiecewiseLinear):
 
     name = "clip"
     onnx = ("Clip",)
+    has_settings = True
 
     @property
     def bends(self) -> tuple[float, ...]:

@@ -18,6 +18,7 @@ class LeakyRelu(PiecewiseLinear):
 
     name = "leaky-relu"
     onnx = ("LeakyRelu",)
+    has_settings = True
     bends = (0.0,)
 
     @property

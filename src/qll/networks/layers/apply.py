@@ -1,0 +1,26 @@
+"""Activations."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from qll.networks.activations import Activation
+from qll.networks.entries import Curved, Form
+from qll.networks.layers.base import Layer, Shape
+from qll.networks.program import ProgramBuilder
+
+
+@dataclass(frozen=True)
+class Apply(Layer):
+    """An activation, entry by entry."""
+
+    function: Activation
+
+    def shape(self, *operands: Shape) -> Shape:
+        return operands[0]
+
+    def lower(self, builder: ProgramBuilder, values: list[int], shapes: list[Shape]) -> int:
+        return builder.activate(values[0], self.function)
+
+    def form(self, shapes: list[Shape]) -> Form:
+        return Curved(self.function)
