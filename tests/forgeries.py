@@ -27,6 +27,7 @@ from qll.audit.layout import (
     EMPTY,
     HALVE,
     OPEN,
+    SLOPE,
     SPLIT,
     TIGHTEN,
 )
@@ -274,6 +275,21 @@ def gaps(claim: False_, rng: Any) -> Iterator[Proof]:
         yield draft.finish()
 
 
+def slopes(claim: False_, rng: Any) -> Iterator[Proof]:
+    """Differences of two runs: of the whole, of halves, and of combinations that are none."""
+    for weights in (1.0, 0.25):
+        draft = Draft(claim, rng)
+        draft.cases(draft.root(), SLOPE, weights=weights)
+        yield draft.finish()
+    for at in range(claim.network.widths[0]):
+        draft = Draft(claim, rng)
+        draft.node(HALVE, at)
+        for half in halves(draft.root(), at):
+            kind = SLOPE if rng.random() < 0.7 else CROWN
+            draft.cases(half, kind, weights=1.0)
+        yield draft.finish()
+
+
 def opened(claim: False_, rng: Any) -> Iterator[Proof]:
     """CROWN's bounds after splits, whose signs are then no longer known."""
     for splits in (0, 1, 2):
@@ -342,7 +358,7 @@ def odd_nodes(claim: False_, rng: Any) -> Iterator[Proof]:
     n, m = claim.neurons, claim.network.widths[0]
     for kind, argument in (
         (SPLIT, n), (SPLIT, -1), (HALVE, m), (HALVE, -1), (TIGHTEN, 0), (TIGHTEN, -1), (CASE, -1),
-        (EMPTY, 1), (BOUND, 1), (9, 0), (255, 0), (OPEN, 1),
+        (EMPTY, 1), (BOUND, 1), (10, 0), (255, 0), (OPEN, 1),
     ):  # fmt: skip
         draft = Draft(claim, rng)
         draft.node(kind, argument)
@@ -358,7 +374,7 @@ FAMILIES = {
     "stable splits": stable_splits, "one side": one_side, "one half": one_half,
     "skipped cases": skipped_cases, "weights": weights, "multipliers": multipliers,
     "tightened": tightened, "groups": groups, "lost copies": lost_copies, "opened": opened,
-    "several boxes": several_boxes, "gaps": gaps, "random trees": random_trees,
+    "several boxes": several_boxes, "gaps": gaps, "slopes": slopes, "random trees": random_trees,
     "odd nodes": odd_nodes,
 }  # fmt: skip
 

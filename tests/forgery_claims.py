@@ -270,7 +270,7 @@ def false_claim(rng: Any) -> False_ | None:
     """A random one; None if no point was found that violates it, or it is no claim: vacuous, or of
     numbers that the checker does not take."""
     makers = [large_claim, bounded_claim, turning_claim, curved_claim, plain_claim]
-    makers += [integer_claim, pair_claim]
+    makers += [integer_claim, pair_claim, rising_claim]
     make = makers[int(rng.choice(5, p=[0.15, 0.1, 0.05, 0.2, 0.5]))]
     return checked(make(rng))
 
@@ -380,6 +380,28 @@ def pair_claim(rng: Any) -> False_ | None:
     )
     ends = [np.append(side, side[0]) for side in (lower, upper)]
     return False_(layers, text, np.zeros(inputs), *ends, best[1], tie)
+
+
+def rising_claim(rng: Any) -> False_ | None:
+    """That the output does not fall with the first input, of a network that somewhere lets it."""
+    layers = random_layers(rng)
+    inputs = len(layers[0][0][0])
+    lower, upper = rng.integers(-4, 1, inputs) / 4, rng.integers(1, 5, inputs) / 4
+    worst: Any = None
+    for x in points_of(lower, upper, rng):
+        for share in (Fraction(1), Fraction(1, 2), Fraction(1, 64)):
+            first = x[0] + share * (Fraction(float(upper[0])) - x[0])
+            fall = evaluate(layers, x)[0] - evaluate(layers, [first, *x[1:]])[0]
+            if all(float(v) == v for v in (*x, first)) and (worst is None or fall > worst[0]):
+                worst = fall, [*x, first]
+    if worst is None or worst[0] <= 0:
+        return None
+    box = f"box({lower.tolist()}, {upper.tolist()})"
+    same = "" if inputs == 1 else " and (forall i in inputs where i != 0: x2[i] == x[i])"
+    region = f"forall x in {box}, x2 in {box}{same} and x2[0] >= x[0]"
+    text = canonical(parse_specification(f"{region}: y2[0] >= y[0]"))
+    ends = [np.append(side, side[0]) for side in (lower, upper)]
+    return False_(layers, text, np.zeros(inputs), *ends, worst[1])
 
 
 def large_claim(rng: Any) -> False_ | None:

@@ -33,6 +33,7 @@ from forgery_claims import (
     pair_claim,
     plain_claim,
     random_layers,
+    rising_claim,
     turning_claim,
 )
 from forgery_drafts import TINY, Draft
@@ -259,6 +260,17 @@ HOLES: dict[str, list[Change]] = {
     "halves between integers": [
         ("check.py", "if self.claim.integers[argument]:", "if True:"),
     ],
+    "slopes at one end": [
+        ("slope.py", "for s in (least, most) for e in (low, high)]",
+         "for s in (most,) for e in (high,)]"),
+    ],
+    "slopes of one direction": [
+        ("slope.py", "for s, some in ((1.0, last.max() > 0), (-1.0, first.min() < 0)) if some]",
+         "for s in (1.0,)]"),
+    ],
+    "steps of any length with a constant": [
+        ("slope.py", "not proved and strict and constant <= 0", "not proved and strict"),
+    ],
     "a second point that is the first": [
         ("product.py", "home[number * inputs :]", "home"),
     ],
@@ -284,7 +296,9 @@ HINTS: dict[str, str] = {
     "bounds of neurons that are too good": "tightened", "leaves without weight": "weights",
     "copies of inputs that need not agree": "random trees", "a witness outside": "witnesses",
     "a tie that counts": "witnesses", "integers that are cut": "gaps",
-    "halves between integers": "gaps",
+    "halves between integers": "gaps", "slopes at one end": "slopes",
+    "slopes of one direction": "slopes",
+    "steps of any length with a constant": "slopes",
     "a second point that is the first": "several boxes",
 }  # fmt: skip
 
@@ -294,7 +308,8 @@ MAKERS = {
     "ends of a curve that turns": turning_claim, "ties in a combination": bounded_claim,
     "activations that may be negative in a combination": bounded_claim,
     "integers that are cut": integer_claim, "a second point that is the first": pair_claim,
-    "halves between integers": plain_claim,
+    "halves between integers": plain_claim, "slopes at one end": rising_claim,
+    "slopes of one direction": pair_claim,     "steps of any length with a constant": pair_claim,
     "inputs in a combination": plain_claim, "no slack for rounding": large_claim,
     "slopes beyond 1": plain_claim,
 }  # fmt: skip

@@ -11,8 +11,8 @@ stand a domain (a box, splits, proved bounds) and what a violation needs there: 
 > 0, and disjunctions of which a part must hold. An inner node splits a neuron at 0 (at a point, if
 its activation is not a ReLU), halves an input, takes every part of a disjunction, or proves better
 bounds of neurons from those before. A leaf shows that the domain is empty, or that a non-negative
-combination of the needed atoms is negative on all of it (`qll.audit.bounds`) or, by the last layer
-alone, positive nowhere at all.
+combination of the needed atoms is negative on all of it (`qll.audit.bounds`), or not positive as a
+difference of two runs (`qll.audit.slope`) or by the last layer alone.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ from qll.audit.layout import (
     EMPTY,
     HALVE,
     OPEN,
+    SLOPE,
     SPLIT,
     TIGHTEN,
     Header,
@@ -127,7 +128,7 @@ class Proof:
             if domain.area is None and kind in (BOUND, SPLIT, TIGHTEN, OPEN):
                 domain = replace(domain, area=self.bounder.area(*domain.box))
             area = domain.area
-            if kind in (BOUND, CROWN, ALWAYS):
+            if kind in (BOUND, CROWN, ALWAYS, SLOPE):
                 self.leaf(kind, domain)
             elif kind == EMPTY:
                 require(area is not None and (area.low > area.high).any(), "a domain not empty")
@@ -222,6 +223,9 @@ class Proof:
         leaves.append((domain, weight, multipliers))
         if kind == ALWAYS:
             self.always(weight)
+        elif kind == SLOPE:
+            require(self.claim.pair is not None and self.errors is None, "slopes of one run")
+            self.claim.pair.refute(self.claim, domain.box, weight, self.plain)  # type: ignore[union-attr]
 
     def flush(self, kind: int) -> None:
         """Check the collected leaves together."""

@@ -20,6 +20,7 @@ from qll.audit.float32 import Errors, beyond
 from qll.audit.layout import Header, digest
 from qll.audit.network import Array, Network, require
 from qll.audit.product import product
+from qll.audit.slope import Pair
 from qll.formula.asked import ask
 from qll.formula.hard import Affine, HardForm, Max, is_usable, negated, sources
 from qll.formula.question import question
@@ -54,6 +55,7 @@ class Claim:
         self.network = network
         if found.points > 1 or not found.ties.is_trivial:
             self.network = product([network] * found.points, found.ties.home, found.ties.count)
+        self.pair = Pair(network, found.ties.home) if found.points == 2 else None
         self.integers = np.zeros(found.ties.count, bool)
         self.integers[:] = found.integers or False
         tie = header.tie_violates
@@ -68,6 +70,8 @@ class Claim:
             for case, box in zip(cases, boxes, strict=True)
         ]
         self.goals = [goal for goal in goals if goal.is_possible]
+        for goal in self.goals:
+            goal.pair = self.pair
         require(bool(self.goals), reason)
         self.member = header.member
         self.x0, self.ends, self.tie_violates, self.single = x0, (ends[0], ends[1]), tie, single
@@ -150,6 +154,7 @@ class Goal:
         self.widths, self.tie_violates = network.widths, tie_violates
         self.given, self.in_float32 = network, in_float32
         self.box, self.integers = box, integers
+        self.pair: Pair | None = None  # two runs of one network
         self.lower, self.upper = box
         self.atoms: dict[Any, int] = {}  # terms and constant to the atom's number
         self.tree, self.required = self._tree(form), len(constraints)

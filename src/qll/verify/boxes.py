@@ -23,6 +23,7 @@ from qll.networks.relu_form import ReluForm
 from qll.verify import clock
 from qll.verify.arithmetic import float32_of
 from qll.verify.condition import Array, Obligation, obligations
+from qll.verify.pairs import Pair
 from qll.verify.pool import Pool, Stack, join
 from qll.verify.proof import Boxes, Outcome, Search
 from qll.verify.prover import ChainProver, fits_kernels, smallest_query
@@ -128,6 +129,7 @@ class _BoxRun:
         self.inputs = None if condition.inputs is None else -condition.inputs
         self.conjunctions = _conjunctions(obligations(condition.tree))
         self.sizes = prover.sizes(query)
+        self.pair = Pair.of(query, self.conjunctions, prover, self.sizes)
         low, high = self.sizes.interval()[-1]
         if self.dense is not None:
             self.tighten(self.dense)
@@ -228,7 +230,13 @@ class _BoxRun:
         """Boxes that stay open, and a violation met on the way."""
         found = self.bound(pool)
         still = pool.open & (found.mixed <= self.margin)
-        shut = pool.open & ~still
+        blame: Array | None = None
+        if self.pair is not None and still.any():
+            sloped, blame = self.pair.closed(pool.lower, pool.upper)
+            still &= ~sloped
+            if sloped.any():
+                self.outcome.least = min(self.outcome.least, 0.0)
+        shut = pool.open & ~still & (found.mixed > self.margin)
         self.outcome.least = min(self.outcome.least, float(found.mixed[shut].min(initial=np.inf)))
         left = still.any(axis=1)
         worst = np.where(still, found.mixed, np.inf).min(axis=1)
@@ -245,6 +253,8 @@ class _BoxRun:
         rad = (kept.upper - kept.lower) / 2
         each = np.abs(found.mixed_linear[left]) * rad[:, None] + found.blame[left]
         kept = replace(kept, scores=(each * kept.open[:, :, None]).sum(axis=1))
+        if blame is not None and blame[left].any():
+            kept = replace(kept, scores=blame[left] * rad)
         # A checker follows halves only.
         if self.boxes is None:
             kept = self.clip(kept, found, left)
@@ -287,9 +297,18 @@ class _BoxRun:
         if not at.size:
             return done
         found = self.bound(pool.take(at), alone=True)
-        good = (found.mixed > self.margin).all(axis=1)
+        crowned = found.mixed > self.margin
+        sloped = np.zeros_like(crowned)
+        if self.pair is not None and not crowned.all():
+            sloped = self.pair.closed(pool.lower[at], pool.upper[at])[0] & ~crowned
+        good = (crowned | sloped).all(axis=1)
         for row in np.flatnonzero(good):
-            boxes.closed[int(pool.place[at[row]])] = [w[row].copy() for w in found.weights]
+            place = int(pool.place[at[row]])
+            boxes.closed[place] = [w[row].copy() for w in found.weights]
+            if sloped[row].any() and self.pair is not None:
+                boxes.sloped[place] = sloped[row]
+                for k in np.flatnonzero(sloped[row]):
+                    boxes.closed[place][k] = self.pair.weights[k]
         done[at[good]] = True
         return done
 

@@ -31,6 +31,7 @@ from qll.audit.layout import (
     HALVE,
     MAGIC,
     OPEN,
+    SLOPE,
     SPLIT,
     TIGHTEN,
     Header,
@@ -319,9 +320,11 @@ class _Writer:
                 stack += [high, low]
             elif place in boxes.closed:
                 for kind, argument, atoms in cases:
-                    self.kinds.append((kind, argument))
+                    at = order.index(atoms) if kind == CROWN else -1
+                    sloped = kind == CROWN and place in boxes.sloped and boxes.sloped[place][at]
+                    self.kinds.append((SLOPE if sloped else kind, argument))
                     if kind == CROWN:
-                        weight = boxes.closed[place][order.index(atoms)]
+                        weight = boxes.closed[place][at]
                         self.weights.append(np.asarray(weight, dtype=np.float64))
             elif place in boxes.finished:
                 lower, upper, outcome = boxes.finished[place]

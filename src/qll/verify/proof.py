@@ -57,11 +57,13 @@ class Trace:
 class Boxes:
     """How a box was taken apart. Boxes are numbered from 0, the whole: ``halves`` names the input
     and the two halves (the lower one first), ``closed`` the weights of each conjunction's leaves
-    with which CROWN closes a box, ``finished`` its ends and the proof by neurons."""
+    with which CROWN closes a box, ``finished`` its ends and the proof by neurons; ``sloped`` says
+    which conjunctions are closed as differences of two runs instead."""
 
     halves: dict[int, tuple[int, int, int]] = field(default_factory=dict)
     closed: dict[int, list[Array]] = field(default_factory=dict)
     finished: dict[int, tuple[Array, Array, Outcome]] = field(default_factory=dict)
+    sloped: dict[int, NDArray[np.bool_]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from qll.verify.construction import by_construction
 from qll.verify.graph import GraphProver
 from qll.verify.judge import Judgement, Worth, judge
 from qll.verify.lattice import walk
+from qll.verify.pairs import is_difference
 from qll.verify.pattern import climb
 from qll.verify.proof import Outcome
 from qll.verify.prover import ChainProver, fits_kernels, smallest_query
@@ -228,7 +229,7 @@ def splits_boxes(query: Query) -> bool:
     if ways(query.search.tree) > FEW_WAYS:
         return False
     whole = query.integers is not None and bool((free & query.integers).any())
-    return whole or int(free.sum()) <= FEW_INPUTS
+    return whole or int(free.sum()) <= FEW_INPUTS or is_difference(query)
 
 
 def choose_prover(query: Query) -> Prover:

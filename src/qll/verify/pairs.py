@@ -1,0 +1,225 @@
+"""Violations that are a difference of two runs of one network, refuted as a difference.
+
+A leaf ``p . (y2 - y) + q . (x2 - x) + k > 0`` is closed on a box where bounds of the difference
+(`qll.bounds.differences`) say so; with ``k <= 0`` also where the difference is never positive in
+any direction of the step, which shows it for steps of every length, down to none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import torch
+
+from qll.bounds.differences import Differences, Runs
+from qll.bounds.rounding import Sizes
+from qll.formula.hard import Affine
+from qll.networks.joint import Joint
+from qll.verify.condition import Array, obligations
+from qll.verify.query import Query
+
+# So far inside that the checker, which rounds in its own way, will agree.
+ROOM = 1e-9
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """``rise . (y2 - y) + step . (x2 - x) + constant``."""
+
+    rise: Array
+    step: Array
+    constant: float
+
+
+def is_difference(query: Query) -> bool:
+    """Whether every way to violate the condition needs a difference to be positive."""
+    if not _is_pair(query):
+        return False
+    leaves = [_leaf(query, k) is not None for k in range(query.reduced.leaves)]
+    return all(any(leaves[k] for k in each.leaves if k < len(leaves))
+               for each in obligations(query.search.tree) if not each.waiting)  # fmt: skip
+
+
+def _is_pair(query: Query) -> bool:
+    network = query.network
+    return (
+        isinstance(network, Joint)
+        and network.points == 2
+        and network.networks[0] is network.networks[1]
+        and query.form.is_relu
+        and not query.in_float32
+    )
+
+
+def _leaf(query: Query, number: int) -> Leaf | None:
+    network: Any = query.network
+    single, home = network.networks[0], network.home
+    inputs, outputs = single.input_size, single.output_size
+    form = query.reduced.exact[number]
+    p = {k: c for (source, k), c in form.terms if source == "y"}
+    left = {k: c for (source, k), c in form.terms if source == "x"}
+    if any(p.get(k, 0) != -p.get(outputs + k, 0) for k in range(outputs)):
+        return None
+    step = np.zeros(inputs)
+    for k in range(inputs):
+        if home[k] != home[inputs + k]:
+            share = left.get(home[inputs + k], Fraction(0))
+            step[k] = float(share)
+            for at, sign in ((home[inputs + k], 1), (home[k], -1)):
+                left[at] = left.get(at, Fraction(0)) - sign * share
+    if any(left.values()):
+        return None
+    rise = np.array([float(p.get(outputs + k, 0)) for k in range(outputs)])
+    return Leaf(rise, step, float(form.constant))
+
+
+class Pair:
+    """Closes boxes of a query for a prover; ``weights`` are those of each conjunction's leaves."""
+
+    def __init__(
+        self, query: Query, leaves: list[Leaf | None], weights: list[Array], ends: Any
+    ) -> None:
+        network: Any = query.network
+        self.single, self.ends = network.networks[0], ends
+        self.leaves, self.weights = leaves, weights
+        self.bounds = Differences(self.single)
+        inputs = self.single.input_size
+        self.first = np.array(network.home[:inputs])
+        self.second = np.array(network.home[inputs:])
+        self.moving = self.first != self.second
+        self.least, self.most = _said(query._folded.constraints, self.first, self.second)
+        self.strict = not query.tie_violates
+
+    @classmethod
+    def of(
+        cls, query: Query, conjunctions: Sequence[Sequence[int]], prover: Any, sizes: Sizes
+    ) -> Pair | None:
+        if not _is_pair(query):
+            return None
+        leaves: list[Leaf | None] = []
+        weights = []
+        for conjunction in conjunctions:
+            found = [(_leaf(query, k), at) for at, k in enumerate(conjunction)
+                     if k < query.reduced.leaves]  # fmt: skip
+            chosen = next(((leaf, at) for leaf, at in found if leaf is not None), (None, 0))
+            weight = np.zeros(len(conjunction))
+            weight[chosen[1]] = 1.0
+            leaves.append(chosen[0])
+            weights.append(weight)
+        if all(leaf is None for leaf in leaves):
+            return None
+        return cls(query, leaves, weights, _ends_of(query, prover, sizes))
+
+    def closed(self, lower: Array, upper: Array) -> tuple[Any, Array]:
+        """(N, conjunctions) which are refuted on which box, and (N, variables) what is to blame
+        where they are not."""
+        inner, outer = self._tightened(lower, upper)
+        first = np.where(self.moving, inner[:, self.second] - outer[:, self.first], 0.0)
+        last = np.where(self.moving, outer[:, self.second] - inner[:, self.first], 0.0)
+        wide = np.abs(first) + np.abs(last)
+        first = np.maximum(first - 1e-15 * wide, self.least)
+        last = np.minimum(last + 1e-15 * wide, self.most)
+        # A constraint excludes the box: CROWN sees to that.
+        outside = (first > last).any(axis=1) | (inner > outer).any(axis=1)
+        first, outer = np.minimum(first, last), np.maximum(inner, outer)
+        runs = self._runs(*self.ends(inner, outer))
+        # Where x2 follows from x, splitting it alone changes nothing.
+        own = (outer - inner) >= (upper - lower)
+        done = np.zeros((len(lower), len(self.leaves)), dtype=bool)
+        blame = np.zeros_like(lower)
+        for number, leaf in enumerate(self.leaves):
+            if leaf is None:
+                continue
+            rows, direct = -leaf.rise[None], -leaf.step[None]
+            value, due = self.bounds.lower(runs, first, last, rows, direct)
+            room = ROOM * (1.0 + abs(leaf.constant))
+            good = value[:, 0] > leaf.constant + room
+            if self.strict and leaf.constant <= 0 and not good.all():
+                good |= self._any_length(runs, first, last, rows, direct)
+            done[:, number] = good & ~outside
+            np.add.at(blame.T, self.first, due.T)
+            second = self.second[self.moving]
+            np.add.at(blame.T, second, (due[:, self.moving] * own[:, second]).T)
+        return done, blame
+
+    def _tightened(self, lower: Array, upper: Array) -> tuple[Array, Array]:
+        """The boxes, where what is said of x2 - x cuts one of them by the other, outward."""
+        lower, upper = lower.copy(), upper.copy()
+        for k in np.flatnonzero(self.moving):
+            a, b = self.first[k], self.second[k]
+            far = np.maximum(np.abs(lower[:, [a, b]]), np.abs(upper[:, [a, b]])).max(axis=1)
+            for one, other, least, most in (
+                (b, a, self.least[k], self.most[k]),
+                (a, b, -self.most[k], -self.least[k]),
+            ):
+                hair = 1e-15 * (far + 1.0)
+                lower[:, one] = np.maximum(lower[:, one], lower[:, other] + least - hair)
+                upper[:, one] = np.minimum(upper[:, one], upper[:, other] + most + hair)
+        return lower, upper
+
+    def _any_length(self, runs: Runs, first: Array, last: Array, rows: Array, direct: Array) -> Any:
+        """Whether the difference is never positive in any direction of the step."""
+        ways: list[tuple[Array, Array, Any]]
+        if int(self.moving.sum()) != 1:
+            ways = [(np.where(first < 0, -1.0, 0.0), np.where(last > 0, 1.0, 0.0), None)]
+        else:
+            one = np.broadcast_to(self.moving.astype(np.float64), first.shape)
+            up, down = (last > 0).any(axis=1), (first < 0).any(axis=1)
+            ways = [(one, one, up), (-one, -one, down)]
+        good = np.ones(len(first), dtype=bool)
+        for least, most, needed in ways:
+            value = self.bounds.lower(runs, least, most, rows, direct)[0][:, 0]
+            enough = value >= 0
+            good &= enough if needed is None else enough | ~needed
+        return good
+
+    def _runs(self, low: Array, high: Array) -> Runs:
+        """The two halves of each layer."""
+        found: tuple[list[Array], ...] = ([], [], [], [])
+        start = 0
+        for layer in self.single.relu_form.layers[:-1]:
+            middle, end = start + layer.width, start + 2 * layer.width
+            parts = slice(start, middle), slice(middle, end)
+            for k, (side, part) in enumerate((s, p) for p in parts for s in (low, high)):
+                found[k].append(side[:, part])
+            start = end
+        return Runs(*found)
+
+
+def _said(constraints: Sequence[Affine], first: Any, second: Any) -> tuple[Array, Array]:
+    """Ends of x2 - x that constraints say, outward by a hair."""
+    least, most = np.full(len(first), -np.inf), np.full(len(first), np.inf)
+    for constraint in constraints:
+        said = {k: c for (_, k), c in constraint.terms}
+        for k in np.flatnonzero(first != second).tolist():
+            a, b = int(first[k]), int(second[k])
+            if set(said) == {a, b} and said[a] == -said[b]:
+                end = float(-Fraction(constraint.constant) / said[b])
+                if said[b] > 0:
+                    most[k] = min(most[k], np.nextafter(end, np.inf) if end else 0.0)
+                else:
+                    least[k] = max(least[k], np.nextafter(end, -np.inf) if end else 0.0)
+    return least, most
+
+
+def _ends_of(query: Query, prover: Any, sizes: Sizes) -> Any:
+    """Ends of all hidden neurons over boxes, compiled where that is possible."""
+    rows = np.zeros((1, query.form.output_size))
+
+    def ends(lower: Array, upper: Array) -> tuple[Array, Array]:
+        if prover.dense is not None:
+            found = prover.dense.bound(lower, upper, rows, np.zeros(1), sizes=sizes)
+            return found.low, found.high
+        crown = prover.crown
+        with torch.no_grad():
+            boxes = crown.pre_activations(
+                crown.tensor(lower), crown.tensor(upper), crown.allowance(sizes)
+            )
+        sides = [torch.cat(t, 1).cpu().numpy() for t in (boxes.low, boxes.high)]
+        return sides[0], sides[1]
+
+    return ends
