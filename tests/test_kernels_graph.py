@@ -184,6 +184,13 @@ def test_a_file_is_planned_as_it_was_read(name: str) -> None:
     np.testing.assert_allclose(found, network.program.forward(points), rtol=1e-4, atol=1e-4)
 
 
+def test_a_network_that_is_too_large_for_rows_is_left_to_torch() -> None:
+    wide = nn.Sequential(
+        nn.Conv2d(1, 64, 3), nn.Tanh(), nn.AvgPool2d(100), nn.Flatten(), nn.Linear(64, 2)
+    )
+    assert "more values" in str(plan_network(wide, (1, 102, 102)))
+
+
 def test_a_nan_stays_in_its_lane() -> None:
     plan = plan_network(built("residual"), SHAPE)
     assert isinstance(plan, GraphPlan)

@@ -19,6 +19,8 @@ FILE = re.compile(r"`((?:[\w-]+/)*[\w-]+\.(?:py|md))`")
 def texts(path: Path) -> Iterator[str]:
     """Docstrings and comments, line breaks taken out."""
     source = path.read_text(encoding="utf-8")
+    if not (DOTTED.search(source) or FILE.search(source)):
+        return
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             found = ast.get_docstring(node)

@@ -38,6 +38,8 @@ from qll.networks.matrices import Array
 from qll.networks.windows import Window
 
 Shape = tuple[int, ...]
+# Each takes 128 bytes a thread and its share of tables: beyond, torch's large products win anyway.
+MOST_VALUES = 1 << 20
 Read = Callable[[Form | None], tuple[Array, Array]]
 
 
@@ -73,6 +75,14 @@ def plan_graph(source: Callable[[], Graph]) -> GraphPlan:
     from qll.kernels.simd import TILE, aligned_floats
 
     graph = source()
+    values = sum(prod(node.shape) for node in graph.nodes)
+    if values > MOST_VALUES:
+        raise NetworkError(
+            "the network has more values than compiled code keeps at hand",
+            expected=f"at most {MOST_VALUES:,} in all layers",
+            found=f"{values:,} values",
+            fix="let torch run it",
+        )
     if any(not np.isfinite(fill) for fill in _fills(graph)):
         raise NetworkError(
             "a padding with infinities has no compiled form",
