@@ -119,7 +119,7 @@ def test_without_a_hidden_layer_inputs_may_be_negative() -> None:
 
 
 def test_conditions_on_the_input_are_left_to_the_provers() -> None:
-    text = "outputs 2\nforall x in ball(x0, 0.5): y[0] <= 0 or y[1] <= 0 or x[0] <= 0.2\n"
+    text = "outputs 2\nforall x in ball(x0, 0.5): y[0] <= x[0] or y[1] <= 0\n"
     asked = query(network(3), text)
     assert by_construction(asked) is None
     assert not forged(asked).confirmed, "the atom of the input has a weight too"
