@@ -199,3 +199,32 @@ def test_two_normalisations_that_print_alike_are_two_questions() -> None:
         "verified",
         "falsified",
     ]
+
+
+def against(other: float, **options: Any) -> Problem:
+    """Is a network that computes x within a half of one that computes ``other`` times x?"""
+    rule = "forall x in box(-1, 1), x2 in box(-1, 1) and x2[0] == x[0]: -0.5 <= y[0] - y2[0] <= 0.5"
+    modules = []
+    for factor in (1.0, other):
+        module = nn.Sequential(nn.Linear(1, 2), nn.ReLU(), nn.Linear(2, 1)).eval()
+        with torch.no_grad():
+            for values, wanted in zip(
+                module.parameters(), ([[1], [-1]], [0, 0], [[factor, -factor]], [0]), strict=True
+            ):
+                values.copy_(torch.tensor(wanted))
+        modules.append(load(module, input_shape=(1,)))
+    prop = qll.parse(rule, outputs=1)
+    given = {"against": modules[1].source, "timeout": 5.0, **options}
+    return Problem.of(prop, modules[0], **given)
+
+
+def test_a_worker_that_compared_with_another_network_compares_anew() -> None:
+    found = [str(_decide(against(other))[0].status) for other in (1.25, 3.0)]
+    assert found == ["verified", "falsified"]
+
+
+def test_what_hinders_a_certificate_is_asked_anew_in_another_arithmetic() -> None:
+    readings = [
+        against(1.25, **o).reading for o in ({}, {"arithmetic": "real"}, {"backend": "torch"})
+    ]
+    assert len(set(readings)) == 3

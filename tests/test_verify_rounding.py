@@ -17,6 +17,7 @@ import torch
 from torch import nn
 from verify_cases import FormNetwork, chain
 
+import qll
 from qll.formula.hard import affine
 from qll.networks import load
 from qll.networks.relu_form import Layer, ReluForm
@@ -181,3 +182,25 @@ def test_numbers_near_the_ends_of_float64_prove_nothing_wrong(scale: float) -> N
         assert not PROVERS[name](query).prove(query, clock.now() + 1, no_search).proved
         verdict = BACKENDS["bab"]().decide([query], Budget(seconds=1))[0]
         assert verdict.status is not Status.VERIFIED
+
+
+@pytest.mark.parametrize("options", [{}, {"fast": True}, {"certified": True}], ids=str)
+def test_outputs_at_the_data_point_are_exact(options: dict[str, Any]) -> None:
+    """y is x there and everywhere else: in float64 it would be 0 at x0 = 0.8."""
+    network = nn.Sequential(
+        nn.Linear(1, 1), nn.ReLU(), nn.Linear(1, 1), nn.ReLU(), nn.Linear(1, 1)
+    ).eval()
+    with torch.no_grad():
+        for part, bias in zip(network[::2], (2.0**53, -(2.0**53), 0.0), strict=True):
+            part.weight.fill_(1.0)
+            part.bias.fill_(bias)
+    for rule, holds in (
+        ("x[0] >= y0[0] + 0.5 and y[0] >= -5000", False),
+        ("x[0] >= y0[0] + 0.5 and y[0] <= 5000", False),
+        ("x[0] >= y0[0] - 0.1 or y[0] >= 9000", True),
+        ("x[0] <= y0[0] + 0.1 or y[0] >= 9000", True),
+    ):
+        prop = qll.parse(f"outputs 1\nforall x in ball(x0, 0.01): {rule}\n")
+        (found,) = qll.verify(prop, network, np.array([[0.8]]), **options)
+        assert found.status is not (Status.FALSIFIED if holds else Status.VERIFIED), rule
+        assert str(found.reason) != "refused by the checker"

@@ -37,6 +37,7 @@ from qll.verify.given import (
     declared,
     needs_data,
     no_labels,
+    outputs_at,
     patterns,
     plain,
     source_of,
@@ -166,11 +167,10 @@ class Problem:
 
     @cached_property
     def reading(self) -> str:
-        """Content hash of what is read: property, parameters, network, normalisation. A printed
-        array leaves out digits and entries, so that two networks could look like one."""
-        said = json.dumps([self.text, self.parameters, self.name])
-        parts = [said.encode(), self.network]
-        parts += [content_hash(values).encode() for values in (self.mean, self.std)]
+        """Content hash of all that `_READINGS` depend on. Printed arrays leave out digits."""
+        said = [self.text, self.parameters, self.name, self.backend, self.arithmetic]
+        scales = [content_hash(values).encode() for values in (self.mean, self.std)]
+        parts = [json.dumps(said).encode(), self.network, self.against or b"", *scales]
         found = hashlib.sha256()
         for part in parts:
             found.update(len(part).to_bytes(8, "little") + part)
@@ -215,7 +215,7 @@ class Problem:
                 fix="leave out --arithmetic float32 for a verdict in real arithmetic",
             )
         if "y0" in prop.sources:
-            values["y0"] = handle.relu_form.forward(x0.reshape(1, -1))[0].tolist()
+            values["y0"] = outputs_at(handle, x0.reshape(-1))
         asked = ask(question(self._text, pattern, shape), x0.size, handle.output_size, values)
         return Query(
             self._network(asked),
@@ -297,7 +297,7 @@ class Problem:
                         fix="report it: one of them is wrong",
                     )
         notes = list(self.prop.notes)
-        if "y0" in self.prop.sources:
+        if "y0" in self.prop.sources and not self.handle.relu_form.is_piecewise_linear:
             notes.append("the outputs y0 at the data point were computed in float64")
         finished = []
         # Checking is paid by all of them as well.

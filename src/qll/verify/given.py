@@ -83,6 +83,14 @@ def patterns(labels: Any, count: int, outputs: int) -> Labels:
     return patterns
 
 
+def outputs_at(network: Network, x0: Array) -> list[Any]:
+    """y0: fractions, as the checker has them, where the activations have rational values."""
+    if network.relu_form.is_piecewise_linear:
+        return list(network.evaluate_exact(x0))
+    found: list[Any] = network.relu_form.forward(x0[None])[0].tolist()
+    return found
+
+
 def content_hash(values: Any) -> str:
     """Of numbers, whatever holds them: shape and every bit of every entry."""
     if values is None:
