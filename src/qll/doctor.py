@@ -151,12 +151,13 @@ def _round_trip() -> str:
     from qll.verbs import attack
     from qll.verify.api import verify
 
-    model = nn.Sequential(nn.Linear(1, 2), nn.ReLU(), nn.Linear(2, 2))
+    first, last = nn.Linear(1, 2), nn.Linear(2, 2)
     with torch.no_grad():
-        model[0].weight.copy_(torch.tensor([[1.0], [-1.0]]))
-        model[0].bias.zero_()
-        model[2].weight.copy_(torch.tensor([[1.0, 1.0], [0.0, 0.0]]))
-        model[2].bias.copy_(torch.tensor([0.0, 1.0]))
+        first.weight.copy_(torch.tensor([[1.0], [-1.0]]))
+        first.bias.zero_()
+        last.weight.copy_(torch.tensor([[1.0, 1.0], [0.0, 0.0]]))
+        last.bias.copy_(torch.tensor([0.0, 1.0]))
+    model = nn.Sequential(first, nn.ReLU(), last)
     text = "outputs 2\nparameter epsilon: input = {}\nforall x in ball(x0, epsilon): y[0] <= y[1]"
     holds, breaks = (parse(text.format(radius)) for radius in (0.5, 2.0))
     x = torch.tensor([[0.25]])
