@@ -1,12 +1,15 @@
 """Competition folders through the front door: the command line, one process an instance.
 
     python bench/vnncomp.py DIR [--sets NAME ...] [--timeout-scale S] [--jobs N] [--json OUT]
-                            [--validator DIR] [--quick]
+                            [--validator DIR] [--journal FILE] [--minutes M] [--quick]
 
 DIR has a folder for each set, or is one: `instances.csv` with `network, property, timeout, verdict`
 and the answers of other tools. Start-up is included. A witness counts if the competition's own
 script (`counterexamples.py` in --validator) finds it correct; the script is run as it is, but its
 reader of queries, which is not part of it, is ours. Their seconds are from their machines.
+
+With --journal every finished instance is a line of FILE, and the same command goes on where it was
+stopped; --minutes ends it after that many, at the next instance. The table is of all that is there.
 """
 
 from __future__ import annotations
@@ -185,6 +188,24 @@ def table(rows: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
+def key_of(row: dict[str, Any]) -> tuple[str, str, str]:
+    return row["set"], row["network"], row["property"]
+
+
+def finished(journal: Path | None, scale: float) -> list[dict[str, Any]]:
+    """What a journal holds for this scale of time; a line that a kill cut short is asked again."""
+    found = dict[tuple[str, str, str], dict[str, Any]]()
+    if journal is not None and journal.is_file():
+        for line in journal.read_text(encoding="utf-8").splitlines():
+            try:
+                row = json.loads(line)
+            except ValueError:
+                continue
+            if row.pop("scale", None) == scale:
+                found[key_of(row)] = row
+    return list(found.values())
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path)
@@ -193,6 +214,8 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--validator", type=Path, help="the folder of counterexamples.py")
+    parser.add_argument("--journal", type=Path, help="finished instances, one a line")
+    parser.add_argument("--minutes", type=float, default=float("inf"))
     parser.add_argument("--quick", action="store_true", help=f"{QUICK} instances of each set")
     arguments = parser.parse_args()
     alone = (arguments.folder / "instances.csv").is_file()
@@ -206,21 +229,36 @@ def main() -> None:
         with (folder / "instances.csv").open() as stream:
             rows = list(csv.DictReader(stream))
         jobs += [(folder, row) for row in (rows[:QUICK] if arguments.quick else rows)]
-    results = []
+    results = finished(arguments.journal, arguments.timeout_scale)
+    done = {key_of(r) for r in results}
+    jobs = [
+        (folder, row) for folder, row in jobs if key_of({"set": folder.name, **row}) not in done
+    ]
+    end = time.monotonic() + 60 * arguments.minutes
+
+    def work(folder: Path, row: dict[str, str]) -> dict[str, Any] | None:
+        if time.monotonic() > end:
+            return None
+        return run(folder, row, arguments.timeout_scale, arguments.validator)
+
     # Threads: each only waits for its process.
     with multiprocessing.pool.ThreadPool(arguments.jobs) as pool:
-        waiting = [
-            pool.apply_async(run, (folder, row, arguments.timeout_scale, arguments.validator))
-            for folder, row in jobs
-        ]
+        waiting = [pool.apply_async(work, job) for job in jobs]
         for item in waiting:
-            r = item.get()
+            if (r := item.get()) is None:
+                continue
             results.append(r)
+            if arguments.journal is not None:
+                with arguments.journal.open("a", encoding="utf-8") as stream:
+                    stream.write(json.dumps({**r, "scale": arguments.timeout_scale}) + "\n")
             print(
                 f"{r['set']:22} {Path(r['property']).name:44.44} {r['answer']:9} "
                 f"{r['seconds']:7.1f} s  known {r['verdict']:9} {r['witness']} {r['error']}",
                 flush=True,
             )
+    left = len(jobs) - (len(results) - len(done))
+    if left:
+        print(f"{left} instances are left: the same command goes on")
     print(table(results))
     if arguments.json:
         arguments.json.write_text(json.dumps({"rows": results}, indent=1) + "\n")

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from qll.cli.options import parse_settings
 from qll.cli.solver import is_query
+from qll.cli.verify import scale_of
 
 if TYPE_CHECKING:
     from qll.exchange.document import Document
 
-FORMATS = {"vnnlib": 1, "vnnlib2": 2, "marabou": 0}
+FORMATS = {"vnnlib": 1, "vnnlib2": 2, "marabou": 0, "vehicle": 0}
 
 
 def export(
@@ -27,6 +28,13 @@ def export(
     data: Annotated[str | None, typer.Option(help="Of a property: whose test point.")] = None,
     data_dir: Annotated[str | None, typer.Option(help="Where the data files are.")] = None,
     index: Annotated[int, typer.Option(help="Which point of the test data.")] = 0,
+    mean: Annotated[
+        str | None,
+        typer.Option(
+            help="Of a network of normalised input, as of qll verify; see docs/vnnlib.md."
+        ),
+    ] = None,
+    std: Annotated[str | None, typer.Option(help="Its deviation.")] = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="A parameter: --set delta=0.7.")
     ] = None,
@@ -51,9 +59,10 @@ def export(
     if is_query(prop):
         document = read(prop)
     else:
-        document = _asked(prop, network, data, data_dir, index, parse_settings(settings))
+        scales = scale_of(mean, "--mean"), scale_of(std, "--std")
+        document = _asked(prop, network, data, data_dir, index, parse_settings(settings), scales)
     if to != "marabou":
-        text = _text(document, FORMATS[to], element)
+        text = _vehicle(document) if to == "vehicle" else _text(document, FORMATS[to], element)
         if out is None:
             typer.echo(text, nl=False)
         else:
@@ -71,6 +80,12 @@ def export(
         except OSError as error:
             raise write_error(out, error) from error
         write_atomically(out / f"{number:04d}.txt", text.encode())
+
+
+def _vehicle(document: Document) -> str:
+    from qll.exchange.vehicle import lines
+
+    return "\n".join(lines(document)) + "\n"
 
 
 def _text(document: Document, version: int, element: str | None) -> str:
@@ -99,6 +114,7 @@ def _asked(
     data_dir: str | None,
     index: int,
     given: dict[str, float],
+    scales: tuple[Any, Any],
 ) -> Document:
     from qll.data import load as load_data
     from qll.errors import InputError
@@ -114,7 +130,7 @@ def _asked(
             found="not both",
             fix="write --network net.onnx --data mnist --index 0",
         )
-    handle = load_network(network)
+    handle = load_network(network, mean=scales[0], std=scales[1])
     test = load_data(data, data_dir).test
     if not 0 <= index < len(test):
         raise InputError(
@@ -126,7 +142,7 @@ def _asked(
     batch = test.batch(slice(index, index + 1))
     rule = load(prop, outputs=handle.output_size).with_parameters(**given)
     problem = Problem.of(rule, handle, batch[0].numpy(), batch[1].numpy(), timeout=1.0)
-    return document_of(problem.query(0))
+    return document_of(problem.query(0), handle.normalisation)
 
 
 def _require(option: str, value: str | None, known: tuple[str, ...]) -> None:

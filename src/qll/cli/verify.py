@@ -98,7 +98,7 @@ def verify(
 
     workers = Workers(engine, jobs, scheduler)
 
-    handle = load_network(network, mean=_numbers(mean, "--mean"), std=_numbers(std, "--std"))
+    handle = load_network(network, mean=scale_of(mean, "--mean"), std=scale_of(std, "--std"))
     table = data_options(target, features)
     given = dict(parse_settings(settings))
     if epsilon is not None:
@@ -129,8 +129,8 @@ def verify(
         certificates=certificate,
         seed=seed,
         arithmetic=arithmetic,
-        mean=_numbers(mean, "--mean"),
-        std=_numbers(std, "--std"),
+        mean=scale_of(mean, "--mean"),
+        std=scale_of(std, "--std"),
         against=None if against is None else load_network(against).source,
     )
     problem = problem.first_query()  # names a bad region or formula before anything is written
@@ -291,7 +291,7 @@ def _missing(known: dict[int, dict[str, Any]]) -> dict[str, list[int]]:
     return found
 
 
-def _numbers(text: str | None, option: str) -> Any:
+def scale_of(text: str | None, option: str) -> Any:
     import numpy as np
 
     from qll.errors import InputError

@@ -33,8 +33,8 @@ from qll.exchange.document import (
     disjunction,
     hard_form,
 )
-from qll.exchange.rounding import Boxes, inexact_inputs, within
-from qll.formula.hard import Affine, HardForm, Max, Min, negated
+from qll.exchange.rounding import Boxes, inexact_inputs, outward, within
+from qll.formula.hard import Affine, HardForm, Max, Min, affine, negated
 from qll.networks import Network
 from qll.verify.arithmetic import outputs_at
 from qll.verify.backend import BACKENDS, Budget
@@ -254,9 +254,12 @@ def _questions(
         yield _Asked(case, query, any(strict) and not all(strict))
 
 
-def document_of(query: Query) -> Document:
+def document_of(query: Query, scales: tuple[Array, Array] | None = None) -> Document:
     """A query of ours as a document: satisfiable iff the query is falsified. Ends are the floats,
-    exactly."""
+    exactly. With ``scales``, a mean and a deviation for each input, it is about the network that
+    takes ``(x - mean) / std``: ends are rounded outward, to the next float."""
+    if scales is not None:
+        query = _scaled(query, *scales)
     bounds = Bounds()
     bounds.grow(query.form.input_size)
     for index, ends in enumerate(zip(query.lower.tolist(), query.upper.tolist(), strict=True)):
@@ -275,6 +278,34 @@ def document_of(query: Query) -> Document:
         bounds,
         parts.parts if isinstance(parts, All) else (parts,),
         query.name or "<query>",
+    )
+
+
+def _scaled(query: Query, mean: Array, std: Array) -> Query:
+    """The query in normalised inputs; of its network only the shapes are used from here on."""
+    sides = {"lower": query.lower.copy(), "upper": query.upper.copy()}
+    for side, ends in sides.items():
+        for k, end in enumerate(ends.tolist()):
+            exact = (Fraction(end) - Fraction(float(mean[k]))) / Fraction(float(std[k]))
+            ends[k] = outward(exact, side)
+
+    def moved(form: HardForm) -> HardForm:
+        if not isinstance(form, Affine):
+            return type(form)(tuple(moved(part) for part in form.parts))
+        terms, constant = [], form.constant
+        for (source, k), c in form.terms:
+            if source == "x":
+                constant += c * Fraction(float(mean[k]))
+                c = c * Fraction(float(std[k]))
+            terms.append(((source, k), c))
+        return affine(terms, constant)
+
+    return replace(
+        query,
+        lower=sides["lower"],
+        upper=sides["upper"],
+        condition=moved(query.condition),
+        constraints=tuple(c for c in map(moved, query.constraints) if isinstance(c, Affine)),
     )
 
 

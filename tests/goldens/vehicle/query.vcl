@@ -1,0 +1,20 @@
+type Input = Tensor Real [2]
+type Output = Tensor Real [1]
+
+@network
+f : Input -> Output
+
+region : Input -> Bool
+region x =
+  (1.0 * (x ! 0) >= 0.0) and
+  ((-1.0) * (x ! 0) >= (-0.5)) and
+  (1.0 * (x ! 1) >= (-0.25)) and
+  ((-1.0) * (x ! 1) >= (-1.0))
+
+violated : Input -> Bool
+violated x =
+  (((1.0 * (f x ! 0) >= 1.5) and (1.0 * (x ! 0) + 1.0 * (f x ! 0) >= 0.1)) or ((-1.0) * (f x ! 0) >= 3.0))
+
+@property
+safe : Bool
+safe = forall x . region x => not (violated x)
