@@ -134,3 +134,20 @@ def test_regions_are_cut_by_what_is_said_of_one_input() -> None:
     assert found.lower.tolist()[0][0] == 0 and found.lower[0, 1] == found.upper[0, 1] == x0[0, 1]
     assert found.upper[0, 2] == 0.25  # the premise: beyond it nothing is asked
     assert bool(found.contains(found.sample()).all())
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("forall x in box(0, 1e17) and integer(x): y[0] <= 1", "2\\^53"),
+        ("forall x in box(0, 1): y2[0] <= 1", "second point that is not bound"),
+        ("forall x in box(0, 1), x2 in x2[0] >= x[0]: y2[0] <= 1", "region of x2 is unbounded"),
+        ("inputs a, b, c, d, e, f, g\nforall x in box(0, 1) and integer(x[\"h\"]): y[0] <= 1",
+         "unknown name 'h'"),
+        ("forall x in box(0, 1) and x[0] in {y[0]}: y[0] <= 1", "is not constant"),
+    ],
+)  # fmt: skip
+def test_bad_rules_are_refused_in_three_parts(network: Network, text: str, words: str) -> None:
+    with pytest.raises(QllError, match=rf"[\s\S]*{words}[\s\S]*") as error:
+        qll.verify(qll.parse(text, outputs=1), network)
+    assert "Expected" in str(error.value) and "Fix:" in str(error.value)
