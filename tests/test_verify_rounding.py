@@ -136,7 +136,9 @@ def test_cancelling_networks_against_exact_enumeration(name: str) -> None:
             query = Query(network, *box, affine([(("y", 0), 1.0)], -bound))
             if not takes(name, query):
                 continue
-            found = PROVERS[name](query).prove(query, clock.now() + 0.02, no_search).proved
+            # What cannot be proved takes all of its time; what can has enough on a busy machine.
+            seconds = 0.02 if Fraction(bound) < top else 2.0
+            found = PROVERS[name](query).prove(query, clock.now() + seconds, no_search).proved
             proved += found
             wrong += found and Fraction(bound) < top
     assert wrong == 0
