@@ -114,6 +114,20 @@ def test_bounds_are_differentiated_by_the_weights() -> None:
         assert float((weight.grad * turn).sum()) == pytest.approx(slope, rel=2e-3, abs=1e-4)
 
 
+def test_slopes_of_every_size_are_bounded() -> None:
+    torch.manual_seed(3)
+    module = nn.Sequential(nn.Linear(3, 5), nn.PReLU(5), nn.Linear(5, 2)).double()
+    with torch.no_grad():
+        module[1].weight.copy_(torch.tensor([-0.5, 0.0, 0.25, 1.0, 2.5]))
+    x = torch.randn(8, 3, dtype=torch.float64)
+    low, high = module_bounds(module, x - 0.6, x + 0.6, kind="crown").outputs_box()
+    points = x + 1.2 * torch.rand(4000, 8, 3, dtype=torch.float64) - 0.6
+    y = module(points.flatten(0, 1)).reshape(4000, 8, 2)
+    assert (y >= low).all() and (y <= high).all()
+    least, most = module_bounds(module, x - 0.6, x + 0.6).outputs_box()
+    assert ((high - low) <= (most - least)).all() and (high - low).sum() < (most - least).sum()
+
+
 def test_products_are_refused_by_name() -> None:
     module = Calls(lambda m, x: m.last(x * torch.relu(x)), last=nn.Linear(3, 1))
     x = torch.zeros(1, 3)

@@ -336,8 +336,14 @@ def _image(read: Callable[..., Activation]) -> Rule:
     return rule
 
 
+def slopes_by_channel(weight: Tensor, rank: int) -> Tensor:
+    """A PReLU's slopes, to be broadcast over a batch of ``rank`` axes."""
+    return weight.reshape(1, -1, *(1,) * (rank - 2)) if weight.numel() > 1 else weight
+
+
 def _prelu(x: Box, weight: Tensor) -> Box:
-    slope = weight.reshape(1, -1, *(1,) * (x.ndim - 2)) if weight.numel() > 1 else weight
+    _see(x.lower, x.upper)
+    slope = slopes_by_channel(weight, x.ndim)
     ends = [torch.where(end >= 0, end, slope * end) for end in (x.lower, x.upper)]
     least, most = torch.minimum(*ends), torch.maximum(*ends)
     inside = (x.lower < 0) & (x.upper > 0)  # a negative slope turns at 0

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from qll.bounds.boxes import CURVES, RULES, Ends, unknown
+from qll.bounds.boxes import CURVES, RULES, Ends, slopes_by_channel, unknown
 from qll.networks.activations import RELU, Activation
 from qll.networks.torch_reader import evaluation_mode
 from qll.networks.windows import Window
@@ -31,10 +31,7 @@ _PRODUCTS = (torch.mul, Tensor.mul, Tensor.__mul__, Tensor.__rmul__, torch.matmu
 _EXTREMA = {torch.maximum: 1.0, torch.minimum: -1.0}
 _POOLS = (functional.max_pool1d, functional.max_pool2d, torch.max_pool1d, torch.max_pool2d)
 # What intervals know and linear bounds do not.
-_REFUSED = (
-    *(functional.adaptive_max_pool1d, functional.adaptive_max_pool2d),
-    *(functional.prelu, torch.prelu),
-)
+_REFUSED = (functional.adaptive_max_pool1d, functional.adaptive_max_pool2d)
 # What a module may ask of a tensor beside running it through layers.
 _QUESTIONS = ("__get__", "size", "dim", "__len__", "__getitem__", "numel")
 
@@ -72,6 +69,8 @@ class Carried(Tensor):
             return _wrap(_curved(run, args[0], CURVES[function](*args[1:], **kwargs)), run)
         if function in _EXTREMA:
             return _wrap(_extremum(run, args[0], args[1], _EXTREMA[function]), run)
+        if function in (functional.prelu, torch.prelu):
+            return _wrap(_prelu(run, args[0], args[1]), run)
         if function in _POOLS:
             return _wrap(_pooled(run, args[0], *args[1:], **kwargs), run)
         name = getattr(function, "__name__", str(function))
@@ -123,6 +122,23 @@ def _extremum(run: _Run, a: Any, b: Any, sign: float) -> Tensor:
     gap = _plain(a) - _plain(b) if sign > 0 else _plain(b) - _plain(a)
     found: Tensor = _plain(b) + sign * _relaxed(run, gap, *lines)
     return found
+
+
+def _prelu(run: _Run, z: Tensor, weight: Tensor) -> Tensor:
+    """Convex where the slope is at most 1: above it the chord, below it one of its two pieces."""
+    low, high = run.next()
+    slope = slopes_by_channel(weight, z.dim()).expand_as(low)
+    open_ = (low < 0) & (high > 0)
+    width = torch.where(open_, high - low, torch.ones_like(low))
+    one, zero = torch.ones_like(low), torch.zeros_like(low)
+    stable = torch.where(low >= 0, one, slope)
+    chord = torch.where(open_, (high - slope * low) / width, stable)
+    shift = torch.where(open_, high - chord * high, zero)
+    piece = torch.where(open_, torch.where(high > -low, one, slope), stable)
+    convex = slope <= 1
+    lower = torch.where(convex, piece, chord), torch.where(convex, zero, shift)
+    upper = torch.where(convex, chord, piece), torch.where(convex, shift, zero)
+    return _relaxed(run, z, lower, upper)
 
 
 def _pooled(
