@@ -31,6 +31,7 @@ from qll.audit.onnx_file import (
     require,
 )
 from qll.audit.operators import SCALED, Rounded, Value, apply, spreads, windows
+from qll.audit.pace import Beyond
 
 __all__ = ["Affine", "Array", "Network", "NotConfirmed", "read_network", "require"]
 
@@ -73,7 +74,7 @@ class Network:
             if bent is None:
                 more = [max(v, 0) for v in values]
             elif bent.exact is None:
-                raise NotConfirmed("an activation without exact values")
+                raise Beyond("an activation without exact values")
             else:
                 bents = [bent.exact(Fraction(v, common)) for v in values]
                 more, below = over_common(bents)
