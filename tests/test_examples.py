@@ -48,3 +48,37 @@ def test_fair_credit_from_the_command_line(tmp_path: Path) -> None:
     assert run("verify", RULE, *network, *part).exit_code == 0
     checked = run("audit", str(tmp_path))
     assert checked.exit_code == 0 and "1 of 1 confirmed" in checked.output
+
+
+ALSOMITRA = ROOT / "examples" / "alsomitra"
+SEEDS = Path(SHARED or "") / "tabular" / "regression" / "alsomitra"
+
+
+@pytest.mark.skipif(not SHARED or not SEEDS.is_dir(), reason="needs QLL_SHARED")
+def test_alsomitra(tmp_path: Path) -> None:
+    """The README's two commands, with a small network and few epochs."""
+    rule, data = str(ALSOMITRA / "level.qll"), str(ALSOMITRA / "alsomitra.toml")
+    out = tmp_path / "run"
+    words = [
+        "train",
+        rule,
+        "--data",
+        data,
+        "--network",
+        "mlp:6",
+        "--epochs",
+        "2",
+        "--out",
+        str(out),
+    ]
+    words += ["--set", "weight=10", "--set", "attack='apgd:3,restarts=0'"]
+    trained = CliRunner().invoke(build_app(), words, catch_exceptions=False)
+    assert trained.exit_code == 0, trained.output
+    held = json.loads((out / "evaluation.json").read_text())
+    assert held["pacc"] is None and 0 < held["rmse"] < 0.02
+    words = ["verify", rule, "--network", str(out / "model.onnx"), "--data", data, "--timeout", "5"]
+    found = CliRunner().invoke(build_app(), words, catch_exceptions=False)
+    assert found.exit_code in (0, 10, 11), found.output  # two epochs may or may not be enough
+    assert any(word in found.output for word in ("verified", "falsified", "unknown"))
+    shown = CliRunner().invoke(build_app(), ["data", data], catch_exceptions=False)
+    assert "theta" in shown.output and "regression" in shown.output
