@@ -302,6 +302,9 @@ class Problem:
         finished = []
         # Checking is paid by all of them as well.
         end = clock.now() + sum(max(0.0, self.timeout - v.seconds) for v in verdicts)
+        if self._told and any(verdict.decided for verdict in verdicts):
+            evidence.obstacle(self.handle, self.arithmetic)  # the checker reads the network, once
+            end = clock.now() + self.timeout * count  # what was asked for has as much time again
         for i, query, verdict in zip(indices, queries, verdicts, strict=True):
             named = replace(verdict, notes=(*verdict.notes, *notes)) if notes else verdict
             start = clock.now()
@@ -343,8 +346,7 @@ class Problem:
             write_claim(self.certificates, self)
 
     def _finish(self, index: int, query: Query, verdict: Verdict, end: float) -> Verdict:
-        """What the checker says to it, by ``end``, or where certificates were asked for, in as much
-        time again; the proof itself stays in this process."""
+        """What the checker says to it by ``end``; the proof itself stays in this process."""
         # A vacuous verdict claims nothing of the network: there is nothing to certify.
         if not verdict.decided or verdict.vacuous:
             return replace(verdict, proof=None)
@@ -359,9 +361,8 @@ class Problem:
 
         pattern = None if self.labels is None else self.labels[index]
         subject = Subject.of(self.prop, self.points[index], pattern)
-        late = clock.now() + self.timeout if self._told else end
         confirmed, data = certificate.confirm(
-            query, verdict, subject, strict=self.certified, stop=lambda: clock.now() > late
+            query, verdict, subject, strict=self.certified, stop=lambda: clock.now() > end
         )
         if data is None:
             return confirmed
