@@ -151,3 +151,18 @@ def test_bad_rules_are_refused_in_three_parts(network: Network, text: str, words
     with pytest.raises(QllError, match=rf"[\s\S]*{words}[\s\S]*") as error:
         qll.verify(qll.parse(text, outputs=1), network)
     assert "Expected" in str(error.value) and "Fix:" in str(error.value)
+
+
+def test_two_networks_are_compared(network: Network) -> None:
+    """The same weights differ nowhere; others do. A network of another structure is one as well."""
+    text = "forall x in box(0, 1), x2 in (forall i in inputs: x2[i] == x[i]): y2[0] - y[0] <= {}"
+    torch.manual_seed(1)
+    other = load(nn.Sequential(nn.Linear(7, 4), nn.ReLU(), nn.Linear(4, 1)), input_shape=(7,))
+    for most, wanted in ((5, "verified"), (-5, "falsified")):
+        prop = qll.parse(text.format(most), outputs=1)
+        (verdict,) = qll.verify(prop, network, against=other, timeout=20)
+        assert verdict.status == wanted
+    assert verdict.witness is not None and (verdict.witness == verdict.witness2).all()
+    small = load(nn.Sequential(nn.Linear(3, 1)), input_shape=(3,))
+    with pytest.raises(QllError, match="do not fit together"):
+        qll.verify(qll.parse(text.format(1), outputs=1), network, against=small)

@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,7 @@ from qll.networks.program import Activate, Program
 
 # What may underflow counts so much, and what differs at all is taken to be no smaller.
 TINY, LEAST = 2.0**-500, 2.0**-400
+MOST_ENTRIES = 1 << 22
 ROOM = 1e-6  # for the rounding of errors themselves
 
 
@@ -46,7 +48,9 @@ class Runs:
 class Differences:
     def __init__(self, network: Network) -> None:
         self.form = network.relu_form
-        self.sizes = fold(_absolute(network.program)).layers
+        # Sources, weights and what they are before the fold, of every layer; with their zeros.
+        self.layers = [_dense(layer.terms) for layer in self.form.layers]
+        self.sizes = [_dense(layer.terms) for layer in fold(_absolute(network.program)).layers]
         count = Rounding(network).longest + 8
         self.unit = 1.1 * FACTOR * count * UNIT
 
@@ -80,7 +84,7 @@ class Differences:
         """(width, inputs) how much an input can move each hidden neuron, at most."""
         found: list[Array] = [np.eye(self.form.input_size)]
         for layer in self.sizes[:-1]:
-            found.append(sum(np.asarray(m @ found[source]) for source, m in layer.terms))  # type: ignore[arg-type]
+            found.append(sum(np.asarray(m @ found[source]) for source, m in layer))  # type: ignore[arg-type]
         return found[1:]
 
     @cached_property
@@ -90,7 +94,7 @@ class Differences:
         found: list[Any] = [0.0] * (count + 1)
         found[count] = np.eye(self.form.output_size)
         for k in range(count, 0, -1):
-            for source, matrix in self.sizes[k - 1].terms:
+            for source, matrix in self.sizes[k - 1]:
                 found[source] = found[source] + np.asarray(found[k] @ matrix)
         return found[1:count]
 
@@ -121,7 +125,7 @@ class Differences:
                 slack = slack + self.unit * np.abs(rest).sum(axis=2)
                 slack = slack + (charged * reach[k][:, None]).sum(axis=2)
             for (source, weight), (_, magnitude) in zip(
-                self.form.layers[k - 1].terms, self.sizes[k - 1].terms, strict=True
+                self.layers[k - 1], self.sizes[k - 1], strict=True
             ):
                 before = flowing.get(source, (0.0, 0.0))
                 touched = (c != 0).astype(np.float64) @ (weight != 0)
@@ -133,6 +137,16 @@ class Differences:
         slack = slack + ((error + self.unit * np.abs(q)) * reach[0][:, None]).sum(axis=2)
         found = value - slack * (1 + ROOM)
         return np.where(np.isfinite(found), found, -np.inf)
+
+
+def fits(network: Network) -> bool:
+    """Whether the matrices are small enough to be held with their zeros."""
+    widths = network.relu_form.widths
+    return sum(a * b for a, b in pairwise(widths)) <= MOST_ENTRIES
+
+
+def _dense(terms: Any) -> list[tuple[int, Array]]:
+    return [(s, m if isinstance(m, np.ndarray) else np.asarray(m.toarray())) for s, m in terms]
 
 
 def _size(low: Array, high: Array) -> Array:

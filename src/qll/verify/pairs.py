@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from qll.bounds.differences import Differences, Runs
+from qll.bounds.differences import Differences, Runs, fits
 from qll.bounds.rounding import Sizes
 from qll.formula.hard import Affine
 from qll.networks.joint import Joint
@@ -51,6 +51,7 @@ def _is_pair(query: Query) -> bool:
         and network.points == 2
         and network.networks[0] is network.networks[1]
         and query.form.is_relu
+        and fits(network.networks[0])
         and not query.in_float32
     )
 
