@@ -166,3 +166,16 @@ def test_two_networks_are_compared(network: Network) -> None:
     small = load(nn.Sequential(nn.Linear(3, 1)), input_shape=(3,))
     with pytest.raises(QllError, match="do not fit together"):
         qll.verify(qll.parse(text.format(1), outputs=1), network, against=small)
+
+
+def test_differences_of_a_network_of_zeros() -> None:
+    """Matrices that are mostly zeros are stored without them."""
+    first, last = nn.Linear(12, 12), nn.Linear(12, 1)
+    with torch.no_grad():
+        first.weight.copy_(torch.eye(12))
+        last.weight.zero_()[0, 0] = 1.0
+    network = load(nn.Sequential(first, nn.ReLU(), last), input_shape=(12,))
+    same = "(forall i in inputs where i != 0: x2[i] == x[i])"
+    text = f"forall x in box(0, 1), x2 in box(0, 1) and {same} and x2[0] >= x[0]: y2[0] >= y[0]"
+    (verdict,) = qll.verify(qll.parse(text, outputs=1), network, certified=True)
+    assert verdict.status == "verified" and verdict.evidence is Evidence.CHECKED

@@ -124,9 +124,9 @@ class Differences:
                 value = value + rest.sum(axis=2)
                 slack = slack + self.unit * np.abs(rest).sum(axis=2)
                 slack = slack + (charged * reach[k][:, None]).sum(axis=2)
-            for (source, weight), (_, magnitude) in zip(
-                self.layers[k - 1], self.sizes[k - 1], strict=True
-            ):
+            weights = dict(self.layers[k - 1])  # a block may have folded to nothing
+            for source, magnitude in self.sizes[k - 1]:
+                weight = weights.get(source, np.zeros_like(magnitude))
                 before = flowing.get(source, (0.0, 0.0))
                 touched = (c != 0).astype(np.float64) @ (weight != 0)
                 error = self.unit * (np.abs(c) @ magnitude) + TINY * touched
