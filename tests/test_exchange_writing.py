@@ -21,7 +21,7 @@ from qll.exchange.writers import write
 from qll.networks import load
 from qll.properties import names
 from qll.verify.api import Problem
-from qll.verify.condition import ways
+from qll.verify.condition import compile_condition, ways
 from qll.verify.documents import document_of
 
 F = Fraction
@@ -130,3 +130,36 @@ def test_consent_to_reals(tmp_path: Path) -> None:
         CliRunner().invoke(
             build_app(), ["export", str(source), "--to", "marabu"], catch_exceptions=False
         )
+
+
+@pytest.mark.parametrize("cases", [1, 2])
+def test_a_query_becomes_a_rule_of_our_own(cases: int, tmp_path: Path) -> None:
+    """To be shown, attacked, trained on and repaired: the same points violate it."""
+    from typer.testing import CliRunner
+
+    from qll.cli.main import build_app
+
+    head = "(declare-const X_0 Real) (declare-const X_1 Real) (declare-const Y_0 Real)\n"
+    first = "(and (>= X_0 0) (<= X_0 1) (>= X_1 0) (<= X_1 1) (>= (+ X_0 Y_0) 0.5))"
+    second = "(and (>= X_0 2) (<= X_0 3) (>= X_1 -1) (<= X_1 1) (<= Y_0 -1))"
+    body = f"(assert {first})" if cases == 1 else f"(assert (or {first} {second}))"
+    (tmp_path / "query.vnnlib").write_text(head + body)
+    layered(tmp_path / "net.onnx", (np.array([[1.0, -2.0]]), np.zeros(1)))
+    asked = ["export", tmp_path / "query.vnnlib", "--network", tmp_path / "net.onnx", "--to", "qll"]
+    done = CliRunner().invoke(build_app(), [*map(str, asked), "--out", str(tmp_path / "rule.qll")])
+    assert done.exit_code == 0, (done.output, done.exception)
+    prop, document = qll.load(tmp_path / "rule.qll"), parse(head + body)
+    form, rng, decided = (
+        prop.hard_form(None, outputs=1, inputs=(2,)),
+        np.random.default_rng(0),
+        set(),
+    )
+    condition = compile_condition(form, output_size=1, input_size=2)
+    for _ in range(200):
+        x, y = rng.uniform([-0.2, -1], [3, 1]), rng.normal(0, 2, 1)
+        x = np.clip(x, 0, 1) if cases == 1 else x
+        inside = cases == 1 or (0 <= x[0] <= 3)
+        violated = inside and condition.exact_value([F(v) for v in y.tolist()], x) > 0
+        assert document.holds([F(v) for v in x.tolist()], [F(v) for v in y.tolist()]) == violated
+        decided.add(violated)
+    assert decided == {False, True}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,7 +15,10 @@ from qll.cli.verify import scale_of
 if TYPE_CHECKING:
     from qll.exchange.document import Document
 
-FORMATS = {"vnnlib": 1, "vnnlib2": 2, "marabou": 0, "vehicle": 0}
+FORMATS = {"vnnlib": 1, "vnnlib2": 2, "marabou": 0, "vehicle": 0, "qll": 0}
+
+
+MOST_CASES = 64  # of a query that becomes one rule
 
 
 def export(
@@ -23,7 +27,7 @@ def export(
     ],
     to: Annotated[str, typer.Option("--to", help=", ".join(FORMATS) + ".")],
     network: Annotated[
-        Path | None, typer.Option(help="Of a property: the ONNX file it is about.")
+        Path | None, typer.Option(help="Of a property, or --to qll: the ONNX file it is about.")
     ] = None,
     data: Annotated[str | None, typer.Option(help="Of a property: whose test point.")] = None,
     data_dir: Annotated[str | None, typer.Option(help="Where the data files are.")] = None,
@@ -62,7 +66,12 @@ def export(
         scales = scale_of(mean, "--mean"), scale_of(std, "--std")
         document = _asked(prop, network, data, data_dir, index, parse_settings(settings), scales)
     if to != "marabou":
-        text = _vehicle(document) if to == "vehicle" else _text(document, FORMATS[to], element)
+        if to == "qll":
+            text = _rule(document, network)
+        elif to == "vehicle":
+            text = _vehicle(document)
+        else:
+            text = _text(document, FORMATS[to], element)
         if out is None:
             typer.echo(text, nl=False)
         else:
@@ -80,6 +89,32 @@ def export(
         except OSError as error:
             raise write_error(out, error) from error
         write_atomically(out / f"{number:04d}.txt", text.encode())
+
+
+def _rule(document: Document, network: Path | None) -> str:
+    """A closed rule of our own language: to be shown, attacked, trained on and repaired."""
+    from qll.errors import InputError
+    from qll.exchange.models import attach, files_of
+    from qll.verify.documents import queries
+    from qll.verify.subject import rule_of
+
+    if network is None:
+        raise InputError(
+            "a query becomes a rule about the inputs of its network",
+            expected="--network FILE",
+            found="none",
+            fix="write --network net.onnx",
+        )
+    attached = attach(document, files_of(document, [str(network)]))
+    found = list(islice(queries(attached.document, attached.network), MOST_CASES + 1))
+    if not 0 < len(found) <= MOST_CASES:
+        raise InputError(
+            "the query does not become one rule",
+            expected=f"1 to {MOST_CASES} cases",
+            found="none" if not found else "more",
+            fix="decide it with qll verify",
+        )
+    return rule_of(found)
 
 
 def _vehicle(document: Document) -> str:

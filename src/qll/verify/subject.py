@@ -62,6 +62,27 @@ def explicit(query: Query) -> Subject:
     return Subject(canonical(parse_specification(text)), None, query.lower)
 
 
+def rule_of(queries: Sequence[Query]) -> str:
+    """Queries about one network as the text of one closed rule. Of several the region is their
+    common box, and each is a premise: its own box and constraints."""
+    if len(queries) == 1:
+        return explicit(queries[0]).text
+    lower = np.minimum.reduce([query.lower for query in queries])
+    upper = np.maximum.reduce([query.upper for query in queries])
+    rules = []
+    for query in queries:
+        ends = [
+            f"x[{k}] {sign} {float(end[k])!r}"
+            for sign, end, whole in ((">=", query.lower, lower), ("<=", query.upper, upper))
+            for k in np.flatnonzero(end != whole)
+        ]
+        premise = " and ".join([*ends, *(f"({_text(c)})" for c in query.constraints)]) or "top"
+        rules.append(f"(({premise}) -> ({_text(query.condition)}))")
+    row = [", ".join(repr(float(v)) for v in end) for end in (lower, upper)]
+    text = f"forall x in box([{row[0]}], [{row[1]}]):\n  " + " and ".join(rules) + "\n"
+    return canonical(parse_specification(text))
+
+
 def _text(form: HardForm) -> str:
     if isinstance(form, Affine):
         # Times a positive integer it says the same, and sums of floats are exact.
