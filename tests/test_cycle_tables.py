@@ -129,3 +129,21 @@ def test_a_constant_network_is_not_the_best_round() -> None:
     assert best_round(rounds, Accuracy(least=0.85, chance=0.95)).number == 2
     # whoever asks for no accuracy at all gets what is proved
     assert best_round(rounds, Accuracy(least=0.0, chance=0.95)).number == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'forall x in domain: y["z"] <= 4.6',
+        'forall x in domain, x2 in domain and x2["a"] == x["a"]: y2["z"] - y["z"] <= 30',
+    ],
+)
+def test_a_rule_over_the_domain_is_one_question(text: str, tmp_path: Path) -> None:
+    options = {"epochs": 8, "logic": "qll:5", "network": "mlp:8", "learning_rate": 0.01}
+    train = resolve(str(rule(tmp_path, text)), "data", options=options)
+    config = CycleConfig(
+        train=train, target=1.0, accuracy=0.2, budget=60, asked=50, feedback=20, most_rounds=1,
+    )  # fmt: skip
+    result = cycle(config, tmp_path / "out", data=data())
+    kept = result.chosen
+    assert kept.verified + kept.falsified + kept.unknown == 1
