@@ -255,7 +255,10 @@ class Goal:
             value = Fraction(1 if tree else -1) if isinstance(tree, bool) else values[tree]
             return value >= 0 if self.tie_violates else value > 0
 
-        require(violated(self.tree), "the witness satisfies the property")
+        tie = "a violation is not proved for every float32 evaluation of the witness"
+        require(
+            violated(self.tree), tie if self.in_float32 else "the witness satisfies the property"
+        )
 
     def _least(self, errors: Errors, x: Array) -> list[Fraction]:
         """Below every atom, its terms of the input aside, at a point in any float32 evaluation: by
