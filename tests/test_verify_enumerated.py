@@ -54,8 +54,7 @@ def integer_rule(rng: np.random.Generator) -> tuple[str, Any, bool]:
     if rng.random() < 0.3:
         cut = int(rng.integers(-2, 3))
         premise = f"(x[0] >= {cut} or x[0] <= {cut - 2}) -> "
-        # by closure the premise asks nothing where it just holds
-        points = [p for p in points if p[0] > cut or p[0] < cut - 2]
+        points = [p for p in points if p[0] >= cut or p[0] <= cut - 2]
     values = [evaluate(layers, list(p))[0] for p in points]
     most = max(values, default=Fraction(0)) + Fraction(str(rng.choice(["-0.125", "0.125", "1"])))
     true = all(v <= most for v in values)

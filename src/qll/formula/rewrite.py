@@ -15,6 +15,7 @@ from fractions import Fraction
 from typing import Any
 
 from qll.errors import FormulaError
+from qll.formula.discrete import Values, middle_of_gap
 from qll.formula.fold import fold
 from qll.formula.ground import (
     BOTTOM,
@@ -52,8 +53,10 @@ from qll.formula.nodes import (
     IndexCondition,
     IndexSet,
     Label,
+    Member,
     Not,
     Number,
+    OneHot,
     Parameter,
     Quantified,
     Quantity,
@@ -62,6 +65,7 @@ from qll.formula.nodes import (
     Span,
     Specification,
     Sum,
+    Whole,
 )
 
 # A formula whose unfolding is larger than this is refused: it would take minutes and gigabytes.
@@ -103,6 +107,13 @@ class Grounder:
             self.names.check_fit("inputs", math.prod(shape.inputs), shape.inputs)
         self._labels: frozenset[int] | None = None
         self._nodes = 0
+        self._gapped = any(
+            isinstance(part, Whole | Member | OneHot)
+            for b in specification.binders
+            for part in b.parts
+        )
+        self._discrete: dict[Slot, Values] | None = None
+        self._whole: set[str] = set()
         self._quantities: dict[tuple[str, tuple[int, ...]], Affine] = {}
         self._literals: dict[int, tuple[tuple[int, ...], ...]] = {}  # sets without their names
 
@@ -392,9 +403,33 @@ class Grounder:
             sides = [comparison(left, right, node.span), comparison(right, left, node.span)]
             return simplify("or" if negated else "and", sides, None, top_is_unit=self.top_is_unit)
         # '<' is read as '<=' and '>' as '>=': the closed reading.
-        if node.operator.startswith(">") != negated:
+        if node.operator.startswith(">"):
             left, right = right, left
-        return comparison(left, right, node.span)
+        strict = node.operator in ("<", ">")
+        if self._gapped and strict != negated:  # closed, these would say something else
+            gap = middle_of_gap(left, right, self._values_of, strict=strict)
+            right = affine(right.terms, right.constant + gap) if gap else right
+        return comparison(*((right, left) if negated else (left, right)), node.span)
+
+    def _values_of(self, slot: Slot) -> Values | bool:
+        """What the region says that an input may be; False: any number."""
+        if self._discrete is None:
+            self._discrete = {}
+            for binder in self.specification.binders:
+                for part in binder.parts:
+                    match part:
+                        case Whole(point, entries):
+                            self._whole |= {point} if not entries else set()
+                            self._discrete |= {self.slot(entry): None for entry in entries}
+                        case Member(entry, values):
+                            numbers = sorted(Fraction(self.number(v)) for v in values)
+                            self._discrete[self.slot(entry)] = tuple(numbers)
+                        case OneHot(entries):
+                            both = Fraction(0), Fraction(1)
+                            self._discrete |= {self.slot(entry): both for entry in entries}
+        if slot in self._discrete:
+            return self._discrete[slot]
+        return None if slot[0] in self._whole else False
 
     def _affine(self, quantity: Quantity, env: Environment) -> Affine:
         def visit(node: Any, parts: list[Affine]) -> Affine:
