@@ -147,3 +147,14 @@ def test_limits_within_limits() -> None:
     assert limits.left() == limits.memory_limit() == np.inf
     limits.check()
     limits.need(1e30, "nothing is limited")
+
+
+def test_unfolding_a_formula_counts() -> None:
+    """Lipschitz robustness over thousands of inputs unfolds for half a minute."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 4), nn.ReLU(), nn.Linear(4, 10))
+    begun = time.process_time()
+    rule = qll.load("lipschitz-robustness")
+    (found,) = qll.verify(rule, model.eval(), torch.rand(1, 3, 32, 32), timeout=2.0)
+    assert found.reason is Reason.TIME
+    assert time.process_time() - begun < 8.0

@@ -67,9 +67,11 @@ from qll.formula.nodes import (
     Sum,
     Whole,
 )
+from qll.formula.pace import breathe
 
 # A formula whose unfolding is larger than this is refused: it would take minutes and gigabytes.
 MAX_GROUND_NODES = 1_000_000
+BREATH = 256  # nodes between two looks at the clock
 
 
 @dataclass(frozen=True)
@@ -282,6 +284,8 @@ class Grounder:
 
     def _count(self, node: Formula) -> None:
         self._nodes += 1
+        if self._nodes % BREATH == 0:
+            breathe()
         if self._nodes > MAX_GROUND_NODES:
             raise FormulaError(
                 "this formula unfolds to too many parts",

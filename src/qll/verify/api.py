@@ -267,13 +267,13 @@ class Problem:
         with suppress(limits.OutOfTime, limits.OutOfMemory):  # said of each query, when it is asked
             memory = limits.default_memory() if self.memory is None else self.memory
             deadline = start + self.timeout * len(self)
-            with limits.limited(deadline=deadline, now=clock.now, memory=memory):
+            with clock.within(deadline, memory):
                 self.query(0)
         return self._after(self.spent + clock.now() - start)
 
     def _decide(self, indices: Sequence[int]) -> list[Verdict]:
         start, count = clock.now() - self.spent, len(indices)
-        with limits.limited(deadline=start + self.timeout * count, now=clock.now):
+        with clock.within(start + self.timeout * count):
             queries = [self.query(i) for i in indices]
             proofs = self._told or (not self.fast and self._unasked is None)
             limits.check()

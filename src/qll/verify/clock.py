@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from qll import limits
+from qll.formula.pace import paced
 
 _CLOCKS: dict[str, Callable[[], float]] = {"wall": time.monotonic, "cpu": time.process_time}
 _chosen = "wall"
@@ -19,3 +23,10 @@ def use(name: str) -> None:
 
 def now() -> float:
     return _CLOCKS[_chosen]()
+
+
+@contextmanager
+def within(deadline: float, memory: float | None = None) -> Iterator[None]:
+    """Limits of this clock, which the unfolding of a formula heeds too."""
+    with limits.limited(deadline=deadline, now=now, memory=memory), paced(limits.check):
+        yield
