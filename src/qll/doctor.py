@@ -34,6 +34,7 @@ EXTRAS = {
     "dask": ("grids on a Dask cluster", ("distributed",)),
     "ray": ("grids on a Ray cluster", ("ray",)),
     "docs": ("the site of this documentation", ("mkdocs", "mkdocstrings")),
+    "vehicle": ("Vehicle specifications", ("vehicle_lang",)),
     "tensorboard": ("curves in TensorBoard", ("tensorboard",)),
 }
 _FLAGS = ("avx512f", "avx2", "fma", "neon", "asimd")
