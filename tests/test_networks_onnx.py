@@ -123,3 +123,27 @@ def test_a_model_that_the_optimiser_fails_on_runs_without_it() -> None:
     nodes = [node("Relu", "x", "a"), node("Clip", "a l")]
     network = load(model(nodes, (1, 2), low, kind=TensorProto.DOUBLE).SerializeToString())
     np.testing.assert_array_equal(network.runtime(np.array([[-3.0, 2.0]])), [[0.0, 2.0]])
+
+
+def test_a_padding_that_is_given_twice_is_refused() -> None:
+    """ONNX Runtime refuses zeros beside an ``auto_pad`` as well."""
+    from onnx import TensorProto, helper
+
+    from qll.errors import NetworkError
+    from qll.networks import load as load_network
+
+    def model(**padding: object) -> bytes:
+        node = helper.make_node("Conv", ["x", "w"], ["y"], **padding)
+        graph = helper.make_graph(
+            [node],
+            "padded",
+            [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 1, 3, 3])],
+            [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+            [helper.make_tensor("w", TensorProto.FLOAT, [1, 1, 2, 2], [1.0] * 4)],
+        )
+        made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
+        return bytes(made.SerializeToString())
+
+    assert load_network(model(auto_pad="SAME_UPPER")).output_size == 9
+    with pytest.raises(NetworkError, match="padding is given twice"):
+        load_network(model(auto_pad="SAME_UPPER", pads=[0, 0, 0, 0]))

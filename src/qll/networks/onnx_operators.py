@@ -376,6 +376,9 @@ def _convolution(reading: Reading, call: Call) -> Result:
     bias = np.zeros(weight.shape[0]) if name is None else reading.floats(name)
     spatial = _spatial(reading, call)
     kernel = tuple(call.given.get("kernel_shape", weight.shape[2:]))
+    mode = call.given.get("auto_pad", "NOTSET")
+    if mode != "NOTSET" and "pads" in call.given:  # ONNX Runtime refuses zeros too
+        raise refuse("a padding is given twice", "pads or auto_pad", f"both, {mode}")
     window = _window(call.given, spatial, kernel)
     layer = Convolution(weight, bias, window, int(call.given.get("group", 1)))
     return reading.add(call.name, layer, operand(reading, call))
