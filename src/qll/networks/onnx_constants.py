@@ -46,7 +46,7 @@ def _constant_of_shape(reading: Reading, call: Call) -> Result:
     if "value" not in call.given:
         return np.zeros(shape, dtype=np.float32)
     value = tensor_array(call.given["value"], call.name)
-    if value.size != 1:
+    if value.shape != (1,):  # more axes are refused by ONNX Runtime
         raise refuse("a constant is filled with a tensor", "one number", f"shape {value.shape}")
     return np.full(shape, value.reshape(-1)[0])
 
