@@ -66,6 +66,9 @@ def _dropout(reading: Reading, call: Call) -> Result:
     for name in filter(None, call.inputs[1:]):
         if name not in reading.stored:
             raise refuse("a dropout has computed options", "stored constants", f"'{name}'")
+        shape = np.shape(reading.constant(name))
+        if shape:
+            raise refuse("an option of a dropout is a tensor", "one number", f"shape {shape}")
     mode = call.optional(2)
     if mode is not None and np.any(reading.constant(mode)):
         raise refuse("a dropout is in training mode", "inference mode", "training_mode = 1")
