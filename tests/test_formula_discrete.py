@@ -67,3 +67,13 @@ def test_reals_are_read_as_before() -> None:
         for text in texts
     )
     assert one == other
+
+
+@pytest.mark.parametrize("said", ["integer(x)", "x[0] in {1, 2.5, 18} and integer(x[1])"])
+@pytest.mark.parametrize("premise", ["x2[0] <= 18", "not (x2[0] > 18)", "x[0] <= 18"])
+def test_an_input_that_equals_another_has_its_values(said: str, premise: str) -> None:
+    region = f"x in box(0, 30) and {said}, x2 in box(0, 30) and (forall k in inputs: x2[k] == x[k])"
+    rule = qll.parse(f"forall {region}: {premise} -> y2[0] - x[1] <= 17.5", outputs=1)
+    (found,) = qll.verify(rule, load(rising(), input_shape=(2,)), certified=True)
+    assert str(found.status) == "falsified" and found.witness is not None
+    assert 18.0 in found.witness.tolist()

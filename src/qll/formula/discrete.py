@@ -9,13 +9,73 @@ the gap: ``x >= 18.5``, which is the same set of whole numbers and has none on i
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from fractions import Fraction
 
 from qll.formula.hard import Affine, Slot, is_finite
+from qll.formula.nodes import Entry, Formula, Linear, Member, OneHot, PointBinder, Quantity, Whole
 
 # The values an input may have, rising; None: every whole number.
 Values = tuple[Fraction, ...] | None
+
+
+def has_gaps(binders: Iterable[PointBinder]) -> bool:
+    return any(isinstance(part, Whole | Member | OneHot) for b in binders for part in b.parts)
+
+
+class Gaps:
+    """What a region says that its inputs may be; an input that equals another has its values."""
+
+    def __init__(
+        self,
+        binders: Iterable[PointBinder],
+        slot_of: Callable[[Entry], Slot],
+        number: Callable[[Quantity], float],
+        constraints: Callable[[Formula], list[Affine]],
+    ) -> None:
+        self._held: dict[Slot, Values] = {}
+        self._whole: set[str] = set()  # points of which every input is a whole number
+        self._equal: dict[Slot, set[Slot]] = {}
+        sides = set[tuple[Slot, Slot]]()
+        for part in (part for binder in binders for part in binder.parts):
+            match part:
+                case Whole(point, entries):
+                    self._whole |= set() if entries else {point}
+                    self._held |= {slot_of(entry): None for entry in entries}
+                case Member(entry, values):
+                    numbers = sorted(Fraction(number(v)) for v in values)
+                    self._held[slot_of(entry)] = tuple(numbers)
+                case OneHot(entries):
+                    both = Fraction(0), Fraction(1)
+                    self._held |= {slot_of(entry): both for entry in entries}
+                case Linear(formula):
+                    sides |= {pair for side in constraints(formula) if (pair := _ordered(side))}
+        for one, other in sides:
+            if (other, one) in sides:
+                self._equal.setdefault(one, set()).add(other)
+
+    def values_of(self, slot: Slot) -> Values | bool:
+        """False: any number."""
+        seen, waiting = {slot}, [slot]
+        while waiting:
+            one = waiting.pop()
+            if one in self._held:
+                return self._held[one]
+            if one[0] in self._whole:
+                return None
+            waiting += (new := self._equal.get(one, set()) - seen)
+            seen |= new
+        return False
+
+
+def _ordered(side: Affine) -> tuple[Slot, Slot] | None:
+    """The two inputs of which the first is at most the second, if that is what it says."""
+    if side.constant or len(side.terms) != 2:
+        return None
+    (one, c), (other, d) = side.terms
+    if c + d or "x0" in (one[0], other[0]):
+        return None
+    return (one, other) if c > 0 else (other, one)
 
 
 def middle_of_gap(

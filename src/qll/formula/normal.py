@@ -183,7 +183,8 @@ class _Ends:
 
     def need(self, form: HardForm, *, strict: bool) -> None:
         """``form > 0`` (``>= 0``, unless ``strict``) for a form of one input."""
-        assert isinstance(form, Affine)  # noqa: S101 - `is_axis` was asked
+        if not isinstance(form, Affine):  # `is_axis` was asked
+            raise TypeError("an atom of one input is not affine")
         ((_, k), coefficient) = form.terms[0]
         end = -Fraction(form.constant) / coefficient
         if self.integers is not None and self.integers[k]:

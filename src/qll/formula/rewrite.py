@@ -15,7 +15,7 @@ from fractions import Fraction
 from typing import Any
 
 from qll.errors import FormulaError
-from qll.formula.discrete import Values, middle_of_gap
+from qll.formula.discrete import Gaps, Values, has_gaps, middle_of_gap
 from qll.formula.fold import fold
 from qll.formula.ground import (
     BOTTOM,
@@ -53,10 +53,8 @@ from qll.formula.nodes import (
     IndexCondition,
     IndexSet,
     Label,
-    Member,
     Not,
     Number,
-    OneHot,
     Parameter,
     Quantified,
     Quantity,
@@ -65,7 +63,6 @@ from qll.formula.nodes import (
     Span,
     Specification,
     Sum,
-    Whole,
 )
 from qll.formula.pace import breathe
 
@@ -109,13 +106,8 @@ class Grounder:
             self.names.check_fit("inputs", math.prod(shape.inputs), shape.inputs)
         self._labels: frozenset[int] | None = None
         self._nodes = 0
-        self._gapped = any(
-            isinstance(part, Whole | Member | OneHot)
-            for b in specification.binders
-            for part in b.parts
-        )
-        self._discrete: dict[Slot, Values] | None = None
-        self._whole: set[str] = set()
+        self._gapped = has_gaps(specification.binders)
+        self._gaps: Gaps | None = None
         self._quantities: dict[tuple[str, tuple[int, ...]], Affine] = {}
         self._literals: dict[int, tuple[tuple[int, ...], ...]] = {}  # sets without their names
 
@@ -416,24 +408,11 @@ class Grounder:
         return comparison(*((right, left) if negated else (left, right)), node.span)
 
     def _values_of(self, slot: Slot) -> Values | bool:
-        """What the region says that an input may be; False: any number."""
-        if self._discrete is None:
-            self._discrete = {}
-            for binder in self.specification.binders:
-                for part in binder.parts:
-                    match part:
-                        case Whole(point, entries):
-                            self._whole |= {point} if not entries else set()
-                            self._discrete |= {self.slot(entry): None for entry in entries}
-                        case Member(entry, values):
-                            numbers = sorted(Fraction(self.number(v)) for v in values)
-                            self._discrete[self.slot(entry)] = tuple(numbers)
-                        case OneHot(entries):
-                            both = Fraction(0), Fraction(1)
-                            self._discrete |= {self.slot(entry): both for entry in entries}
-        if slot in self._discrete:
-            return self._discrete[slot]
-        return None if slot[0] in self._whole else False
+        if self._gaps is None:
+            plain = Grounder(self.specification, self.values, self.shape)
+            plain._gapped = False  # what ties inputs has no gaps to mind
+            self._gaps = Gaps(self.specification.binders, self.slot, self.number, plain.constraints)
+        return self._gaps.values_of(slot)
 
     def _affine(self, quantity: Quantity, env: Environment) -> Affine:
         def visit(node: Any, parts: list[Affine]) -> Affine:

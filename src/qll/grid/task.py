@@ -140,7 +140,7 @@ def _complete(task: Task, reporter: Reporter | None) -> None:
     cpu = time.process_time()
     folder = RunFolder(task.folder)
     began = folder.config_path.is_file()
-    # The machine's settings may differ from those of the session that began the run.
+    # The machine's settings may differ from those of the call that began the run.
     config = folder.config() if began else task.config
     data = load_images(task.config)
     known = _epochs(folder)
@@ -164,7 +164,7 @@ def _complete(task: Task, reporter: Reporter | None) -> None:
                 "evaluate": evaluating or earlier.get("seconds", {}).get("evaluate"),
                 "prove": proving,
             },
-            # of the whole run, if one session did it: the same on a busy machine as on a quiet one
+            # of the whole run, if one call did it: the same on a busy machine as on a quiet one
             "cpu_seconds": None if began else time.process_time() - cpu,
         },
     )
@@ -172,7 +172,7 @@ def _complete(task: Task, reporter: Reporter | None) -> None:
 
 def _prove(task: Task, folder: RunFolder, data: DataSet) -> float:
     """CSat at epsilon and at half of it, every proof confirmed by the checker; seconds by the
-    clock, those of earlier sessions that were killed not counted."""
+    clock, those of earlier calls that were killed not counted."""
     from qll.networks import load as load_network
     from qll.verify.api import Problem, decide_all
     from qll.verify.journal import Journal, partial_path

@@ -95,7 +95,7 @@ class Network:
         )
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without the readings: a session does not travel between processes."""
+        """Without the readings: ONNX Runtime's state does not travel between processes."""
         fields = ("name", "source", "graph", "normalisation")
         return {name: self.__dict__[name] for name in fields}
 
