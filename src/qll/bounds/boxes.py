@@ -24,6 +24,7 @@ from torch.nn import functional
 
 from qll.errors import NetworkError
 from qll.networks.activations import ACTIVATIONS, Activation
+from qll.networks.activations.base import torch_things
 from qll.networks.activations.clip import Clip
 from qll.networks.activations.leaky_relu import LeakyRelu
 
@@ -314,7 +315,7 @@ def _curves() -> dict[Any, Callable[..., Activation]]:
         functional.softplus: _softplus,
     }
     for record in ACTIVATIONS.values():
-        for name in record.in_torch:
+        for name in torch_things(record):
             # A module calls its function.
             if not isinstance(name, type):
                 function = getattr(Tensor, name) if isinstance(name, str) else name

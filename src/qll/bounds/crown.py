@@ -12,15 +12,21 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from qll.bounds.dual import Allowance, DualBound
 from qll.bounds.groups import Array
 from qll.bounds.rounding import Sizes, proved
+from qll.late import late
 from qll.networks.relu_form import ReluForm
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+else:
+    torch = late("torch")
 
 # Entries of the largest temporary tensor; batches are cut to stay below it (8 bytes an entry).
 MOST_ENTRIES = 1 << 24

@@ -29,18 +29,23 @@ import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from qll import limits
 from qll.bounds.groups import Groups, group_neurons
 from qll.bounds.rounding import Sizes
 from qll.bounds.sparse import csr_tensor
+from qll.late import late
 from qll.networks.activations import RELU
 from qll.networks.relu_form import ReluForm
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+else:
+    torch = late("torch")
 
 # Above this many entries a sparse matrix stays sparse in torch.
 DENSE_ENTRIES = 1 << 22
@@ -115,16 +120,30 @@ class DualBound:
         form: ReluForm,
         *,
         device: str | torch.device = "cpu",
-        dtype: torch.dtype = torch.float64,
+        dtype: torch.dtype | None = None,
     ) -> None:
+        """The matrices are made when they are first read: compiled kernels may never need them."""
         self.form = form
-        self.device = torch.device(device)
-        self.dtype = dtype
-        self.biases = [self.tensor(layer.bias) for layer in form.layers]
+        self._given = device, dtype
         self.activations = [layer.activation for layer in form.layers[:-1]]
-        self.terms = [
+
+    @cached_property
+    def device(self) -> torch.device:
+        return torch.device(self._given[0])
+
+    @cached_property
+    def dtype(self) -> torch.dtype:
+        return self._given[1] or torch.float64
+
+    @cached_property
+    def biases(self) -> list[Tensor]:
+        return [self.tensor(layer.bias) for layer in self.form.layers]
+
+    @cached_property
+    def terms(self) -> list[list[tuple[int, Tensor]]]:
+        return [
             [(source, self._matrix(weight)) for source, weight in layer.terms]
-            for layer in form.layers
+            for layer in self.form.layers
         ]
 
     def tensor(self, values: Any) -> Tensor:

@@ -42,7 +42,6 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-import torch
 
 from qll.bounds.rounding import Rounding
 from qll.networks.activations import RELU, Activation
@@ -329,6 +328,8 @@ def _bent(bent: Activation, low: Array, high: Array) -> tuple[Array, Array, Arra
     """The least and the largest slope between the ends, and what its own rounding adds."""
     if bent == RELU:
         return (low > 0).astype(np.float64), (high >= 0).astype(np.float64), None
+    import torch
+
     ends = (torch.from_numpy(np.ascontiguousarray(end)) for end in (low, high))
     least, most = (side.numpy() for side in bent.slopes(*ends))
     exact = all(slope in (0.0, 1.0, -1.0) for slope in bent.pieces)  # type: ignore[attr-defined]

@@ -13,6 +13,7 @@ from torch import nn
 from torch.nn import functional
 
 from qll.networks.activations import ACTIVATIONS
+from qll.networks.activations.base import torch_things
 from qll.networks.activations.clip import clip
 from qll.networks.activations.gelu import Gelu
 from qll.networks.activations.leaky_relu import LeakyRelu
@@ -446,7 +447,7 @@ FUNCTIONS: dict[Any, Read] = {
 }
 
 for _record in ACTIVATIONS.values():
-    for _name in _record.in_torch:
+    for _name in torch_things(_record):
         if isinstance(_name, str):
             METHODS[_name] = _entrywise(_record())
         elif isinstance(_name, type):

@@ -14,7 +14,6 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-import torch
 
 from qll.bounds.crown import BoxBounds, Crown, DenseChain
 from qll.bounds.rounding import MOST, Rounding, Sizes
@@ -98,7 +97,7 @@ class BoxProver:
     def prove(self, query: Query, deadline: float, search: Search) -> Outcome:
         if self.finisher is not None:
             self.finisher.keeps = self.keeps
-        with torch.no_grad(), np.errstate(over="ignore", invalid="ignore"):
+        with np.errstate(over="ignore", invalid="ignore"):
             return _BoxRun(self, query, deadline, search).execute()
 
 

@@ -10,17 +10,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
 from qll.bounds.differences import Differences, Runs, fits
 from qll.bounds.rounding import Sizes
 from qll.formula.hard import Affine
+from qll.late import late
 from qll.networks.joint import Joint
 from qll.verify.condition import Array, obligations
 from qll.verify.query import Query
+
+if TYPE_CHECKING:
+    import torch
+else:
+    torch = late("torch")
 
 # So far inside that the checker, which rounds in its own way, will agree.
 ROOM = 1e-9

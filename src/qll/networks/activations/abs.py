@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from qll.networks.activations.base import ACTIVATIONS, Convex, PiecewiseLinear
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @ACTIVATIONS.register("abs")
@@ -16,7 +17,7 @@ from qll.networks.activations.base import ACTIVATIONS, Convex, PiecewiseLinear
 class Abs(Convex, PiecewiseLinear):
     name = "abs"
     onnx = ("Abs",)
-    in_torch = (torch.abs, "abs")
+    in_torch = ("abs", "Tensor.abs")
     bends = (0.0,)
     pieces = (-1.0, 1.0)
     turns = (0.0,)

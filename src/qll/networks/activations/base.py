@@ -17,17 +17,23 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from fractions import Fraction
 from itertools import pairwise
-from typing import Any, ClassVar, TypeAlias
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
+from qll.late import late
 from qll.registry import Registry
 
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+else:
+    torch = late("torch")
+
 Array: TypeAlias = NDArray[np.float64]
-Line: TypeAlias = tuple[Tensor, Tensor]  # slope and intercept
+Line: TypeAlias = "tuple[Tensor, Tensor]"  # slope and intercept
 
 ACTIVATIONS: Registry[type[Activation]] = Registry("activation", "qll.networks.activations")
 
@@ -45,9 +51,9 @@ class Activation(ABC):
     name: ClassVar[str]
     onnx: ClassVar[tuple[str, ...]] = ()  # its ONNX operators
     has_settings: ClassVar[bool] = False  # a record of numbers, which operators give
-    # What it is called in torch: modules and functions without settings, and tensor methods by name
-    # (what has settings is read in `torch_operators`).
-    in_torch: ClassVar[tuple[Any, ...]] = ()
+    # Where torch has it, from torch on: modules and functions without settings, and methods of
+    # Tensor (what has settings is read in `torch_operators`).
+    in_torch: ClassVar[tuple[str, ...]] = ()
     # Rational values at rational points: exact replay, and proofs that end in linear programs.
     piecewise_linear: ClassVar[bool] = False
 
@@ -182,7 +188,6 @@ class Activation(ABC):
         points = [low, high, *inner]
         return torch.stack([self.apply(t) - slope * t for t in points])
 
-    @torch.no_grad()
     def touching(self, slope: Tensor, low: Tensor, high: Tensor) -> list[Tensor]:
         """Points of [low, high] where the derivative is ``slope``, one between each two bends (any
         other point where there is none)."""
@@ -196,6 +201,14 @@ class Activation(ABC):
                 left, right = torch.where(after, middle, left), torch.where(after, right, middle)
             found.append(((left + right) / 2).clamp(low, high))
         return found
+
+
+def torch_things(record: type[Activation]) -> list[Any]:
+    """What `Activation.in_torch` names: modules, functions, and methods by their name alone."""
+    return [
+        name.removeprefix("Tensor.") if name.startswith("Tensor.") else attrgetter(name)(torch)
+        for name in record.in_torch
+    ]
 
 
 def _pieces(z: Any, n: int, params: Any, value: Any, slope: Any) -> None:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
 from qll.errors import NetworkError
 from qll.networks.activations.base import ACTIVATIONS, Array, PiecewiseLinear
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 def clip(lower: float, upper: float) -> Clip:

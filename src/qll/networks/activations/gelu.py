@@ -5,13 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
+from qll.late import late
 from qll.networks.activations.base import ACTIVATIONS, Activation
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+else:
+    torch = late("torch")
 
 # Where the derivative is 0; the inflections are where 2 = z^2.
 _TURN = -0.7517915246935645

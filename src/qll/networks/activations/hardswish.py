@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
-from torch import Tensor, nn
-from torch.nn import functional
 
+from qll.late import late
 from qll.networks.activations.base import ACTIVATIONS, Activation
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+else:
+    torch = late("torch")
 
 
 @ACTIVATIONS.register("hardswish")
@@ -19,7 +23,7 @@ from qll.networks.activations.base import ACTIVATIONS, Activation
 class HardSwish(Activation):
     name = "hardswish"
     onnx = ("HardSwish",)
-    in_torch = (nn.Hardswish, functional.hardswish)
+    in_torch = ("nn.Hardswish", "nn.functional.hardswish")
     bends = (-3.0, 3.0)
     turns = (-1.5,)
 
@@ -34,7 +38,6 @@ class HardSwish(Activation):
     def kernel(self) -> tuple[Callable[..., None], tuple[float, ...]]:
         return _rows, ()
 
-    @torch.no_grad()
     def touching(self, slope: Tensor, low: Tensor, high: Tensor) -> list[Tensor]:
         kinks = [torch.full_like(low, bend).clamp(low, high) for bend in self.bends]
         return [*kinks, (3.0 * slope - 1.5).clamp(low, high)]

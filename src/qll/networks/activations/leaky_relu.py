@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
-
+from qll.late import late
 from qll.networks.activations.base import ACTIVATIONS, PiecewiseLinear
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+else:
+    torch = late("torch")
 
 
 @ACTIVATIONS.register("leaky-relu")

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
-from torch.nn import functional
 
+from qll.late import late
 from qll.networks.activations.base import ACTIVATIONS, Array, Convex, Line, PiecewiseLinear
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+else:
+    torch = late("torch")
 
 
 @ACTIVATIONS.register("relu")
@@ -20,7 +24,7 @@ from qll.networks.activations.base import ACTIVATIONS, Array, Convex, Line, Piec
 class Relu(Convex, PiecewiseLinear):
     name = "relu"
     onnx = ("Relu",)
-    in_torch = (nn.ReLU, torch.relu, functional.relu, "relu", "relu_")
+    in_torch = ("nn.ReLU", "relu", "nn.functional.relu", "Tensor.relu", "Tensor.relu_")
     bends = (0.0,)
     pieces = (0.0, 1.0)
 

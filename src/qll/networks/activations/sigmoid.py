@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
-from torch import Tensor, nn
-from torch.nn import functional
 
+from qll.late import late
 from qll.networks.activations.base import ACTIVATIONS, Activation
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+else:
+    torch = late("torch")
 
 
 @ACTIVATIONS.register("sigmoid")
@@ -19,7 +23,7 @@ from qll.networks.activations.base import ACTIVATIONS, Activation
 class Sigmoid(Activation):
     name = "sigmoid"
     onnx = ("Sigmoid",)
-    in_torch = (nn.Sigmoid, torch.sigmoid, functional.sigmoid, "sigmoid")
+    in_torch = ("nn.Sigmoid", "sigmoid", "nn.functional.sigmoid", "Tensor.sigmoid")
     bends = (0.0,)
 
     def apply(self, z: Tensor) -> Tensor:
@@ -31,7 +35,6 @@ class Sigmoid(Activation):
     def kernel(self) -> tuple[Callable[..., None], tuple[float, ...]]:
         return _rows, ()
 
-    @torch.no_grad()
     def touching(self, slope: Tensor, low: Tensor, high: Tensor) -> list[Tensor]:
         root = (1.0 - 4.0 * slope).clamp(min=0.0).sqrt()  # sigmoid = (1 +- root) / 2
         point = 2.0 * torch.atanh(root)

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
-from torch import Tensor, nn
-from torch.nn import functional
 
+from qll.late import late
 from qll.networks.activations.base import ACTIVATIONS, Activation
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+else:
+    torch = late("torch")
 
 # Where the derivative and the second derivative are 0.
 _TURN = -1.2784645427610738
@@ -22,7 +26,7 @@ _BEND = 2.399357280515468
 @dataclass(frozen=True)
 class Silu(Activation):
     name = "silu"
-    in_torch = (nn.SiLU, functional.silu)
+    in_torch = ("nn.SiLU", "nn.functional.silu")
     bends = (-_BEND, _BEND)
     turns = (_TURN,)
 

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
+from qll.late import late
 from qll.networks.activations.base import ACTIVATIONS, Convex
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+else:
+    torch = late("torch")
 
 
 @ACTIVATIONS.register("softplus")
@@ -29,7 +34,6 @@ class Softplus(Convex):
     def kernel(self) -> tuple[Callable[..., None], tuple[float, ...]]:
         return _rows, ()
 
-    @torch.no_grad()
     def touching(self, slope: Tensor, low: Tensor, high: Tensor) -> list[Tensor]:
         return [torch.logit(slope).clamp(low, high)]
 

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
-from torch import Tensor, nn
-from torch.nn import functional
 
+from qll.late import late
 from qll.networks.activations.base import ACTIVATIONS, Activation
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+else:
+    torch = late("torch")
 
 
 @ACTIVATIONS.register("tanh")
@@ -19,7 +23,7 @@ from qll.networks.activations.base import ACTIVATIONS, Activation
 class Tanh(Activation):
     name = "tanh"
     onnx = ("Tanh",)
-    in_torch = (nn.Tanh, torch.tanh, functional.tanh, "tanh")
+    in_torch = ("nn.Tanh", "tanh", "nn.functional.tanh", "Tensor.tanh")
     bends = (0.0,)
 
     def apply(self, z: Tensor) -> Tensor:
@@ -31,7 +35,6 @@ class Tanh(Activation):
     def kernel(self) -> tuple[Callable[..., None], tuple[float, ...]]:
         return _rows, ()
 
-    @torch.no_grad()
     def touching(self, slope: Tensor, low: Tensor, high: Tensor) -> list[Tensor]:
         point = torch.atanh((1.0 - slope).clamp(min=0.0).sqrt())
         return [(sign * point).clamp(low, high) for sign in (-1.0, 1.0)]

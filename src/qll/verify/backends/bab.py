@@ -17,7 +17,6 @@ from qll.verify.backend import BACKENDS, Backend, Budget
 from qll.verify.boxes import BoxProver
 from qll.verify.condition import Array, both, ways
 from qll.verify.construction import by_construction
-from qll.verify.graph import GraphProver
 from qll.verify.judge import Judgement, Worth, judge
 from qll.verify.lattice import walk
 from qll.verify.pairs import is_difference
@@ -241,6 +240,8 @@ def choose_prover(query: Query) -> Prover:
         return BoxProver(form, alone=MANY_ALONE) if many else BoxProver(form)
     if available() and fits_kernels(form) and query.search.inputs is None:
         return ChainProver(form)
+    from qll.verify.graph import GraphProver  # and with it torch
+
     return GraphProver(form)
 
 

@@ -7,17 +7,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-import torch
-
 from qll.verify.backend import BACKENDS, Budget
 from qll.verify.backends.bab import BranchAndBound, Prover, splits_boxes
 from qll.verify.boxes import BoxProver
-from qll.verify.graph import GraphProver
 from qll.verify.query import Query
 from qll.verify.verdict import Verdict
 
 
 def choose_reference(query: Query) -> Prover:
+    import torch
+
+    from qll.verify.graph import GraphProver
+
     device = "cuda" if torch.cuda.is_available() else "cpu"
     if splits_boxes(query):
         return BoxProver(query.form, device=device, compiled=False)
