@@ -49,7 +49,7 @@ def read_witnesses(run: Run, most: int) -> tuple[list[Witness], int]:
     total = 0
     files = {path for pattern in _PATTERNS for path in run.path.glob(pattern)}
     for path in sorted(files):
-        arrays = _read(path)
+        arrays = read_arrays(path)
         count = len(arrays["index"])
         total += count
         take = min(count, most - len(shown))
@@ -59,7 +59,7 @@ def read_witnesses(run: Run, most: int) -> tuple[list[Witness], int]:
     return shown, total
 
 
-def _read(path: Path) -> dict[str, NDArray[Any]]:
+def read_arrays(path: Path) -> dict[str, NDArray[Any]]:
     wanted = ("index", "clean", "attacked_x", "labels", "outputs", "margin")
     try:
         if path.stat().st_size > _MOST_BYTES:

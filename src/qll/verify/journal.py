@@ -26,6 +26,9 @@ class Journal:
         self._file: Any = None
         self._began = time.monotonic()
         self._question = question(problem)
+        # A witness is told from the point that it moved from.
+        self._points = None if problem.prop.is_closed else problem.points
+        self._shape = list(problem.points.shape[1:])
         self._path = None if out is None else partial_path(out)
         self._held = ExitStack()
 
@@ -113,6 +116,8 @@ class Journal:
         row = {"point": index, **verdict.as_json()}
         if verdict.witness is not None:
             row["witness"] = [float(v) for v in verdict.witness.reshape(-1)]
+            if self._points is not None:
+                row["x0"] = [float(v) for v in self._points[index].reshape(-1)]
         if verdict.witness2 is not None:
             row["witness2"] = [float(v) for v in verdict.witness2.reshape(-1)]
         self.known[index] = row
@@ -128,6 +133,7 @@ class Journal:
             return
         content = {
             **self._question,
+            "input_shape": self._shape,
             "total": {**tally, "wall_seconds": round(time.monotonic() - self._began, 3)},
             "verdicts": [self.known[i] for i in sorted(self.known)],
         }

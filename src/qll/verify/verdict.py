@@ -5,10 +5,13 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from qll.property import Property
 
 
 class Status(StrEnum):
@@ -108,6 +111,17 @@ class Verdict:
             return f"{self.status}, vacuously"
         detail = f" ({self.detail})" if self.detail else ""
         return f"{self.status}: {self.reason}{detail}" if self.reason else str(self.status)
+
+    def explain(self, x0: Any = None, *, prop: Property | None = None) -> str:
+        """In words: what is claimed, on what it rests, what to do about an ``unknown``; of a
+        witness which inputs moved from the data point ``x0``, and which part of the rule broke.
+        ``prop`` says what the inputs are called."""
+        from qll.verify.explanation import describe, input_names
+
+        row = {**self.as_json(), "witness": self.witness, "witness2": self.witness2}
+        names = None if self.witness is None else input_names(self.witness.shape, prop)
+        before = None if x0 is None else np.asarray(x0, dtype=np.float64)
+        return "\n".join(describe(row, before=before, names=names))
 
     def _repr_html_(self) -> str:
         from html import escape
