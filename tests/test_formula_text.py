@@ -128,7 +128,7 @@ def test_whole_specifications_from_python() -> None:
     first, second = read.binders
     assert isinstance(first, PointBinder)
     assert [type(part) for part in first.parts] == [Ball, Box, Linear]
-    assert second.parts[1] == Ball("x", qll.formula.nodes.Number(0.1))
+    assert second.parts[1] == Ball("x", (qll.formula.nodes.Number(0.1),))
     assert parse_specification(show_specification(built)) == built
 
 

@@ -125,7 +125,7 @@ def _starts(problem: Problem, runs: int) -> Points:
             width = width - low
         else:
             low = points["x"] - region.radius2
-            width = torch.full_like(low, 2 * region.radius2)
+            width = torch.as_tensor(2 * region.radius2).to(low).expand_as(low)
         # Another stream than that of x.
         points["x2"] = low + _uniform(problem.seed + (1 << 62), runs * samples, low) * width
     return points
@@ -142,7 +142,9 @@ def _widths(problem: Problem, runs: int) -> dict[str, Tensor]:
     region = problem.region
     if region.lower2 is not None and region.upper2 is not None:
         whole = region.upper2 - region.lower2
-        widths["x2"] = whole if region.radius2 is None else whole.clamp(max=2 * region.radius2)
+        if region.radius2 is not None:
+            whole = torch.minimum(whole, torch.as_tensor(2 * region.radius2).to(whole))
+        widths["x2"] = whole
     return {name: _repeated(width, runs) for name, width in widths.items()}
 
 

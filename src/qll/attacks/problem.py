@@ -13,10 +13,12 @@ from torch import Tensor, nn
 
 from qll.errors import InputError
 from qll.formula.nodes import Ball, Box
+from qll.formula.question import Parts
 from qll.formula.rewrite import Grounder, Shape
 from qll.logics.base import Logic
 from qll.property import Property
 from qll.regions import Region
+from qll.regions.region import least_radius, radius_of
 
 Engine = Literal["auto", "compiled", "autograd"]
 ENGINES: tuple[Engine, ...] = ("auto", "compiled", "autograd")
@@ -148,16 +150,19 @@ def search_box(prop: Property, region: Region, *, own: bool) -> SearchBox:
     whole = SearchBox(region.lower, region.upper, (-math.inf, math.inf))
     if not own or region.folded:
         return whole
-    grounder = Grounder(prop.specification, prop.values, Shape(1))
-    radius, low, high = math.inf, -math.inf, math.inf
+    shape = tuple(region.x0.shape[1:])
+    grounder = Grounder(prop.specification, prop.values, Shape(1, shape))
+    parts = Parts(grounder, math.prod(shape))
+    radius: float | Tensor = math.inf
+    low, high = -math.inf, math.inf
     for part in prop.binders[0].parts:
         match part:
-            case Ball("x0", size):
-                radius = min(radius, grounder.number(size))
+            case Ball("x0"):
+                radius = least_radius(radius, radius_of(parts, part, region.x0))
             case Box((least,), (most,), "range"):
                 low, high = max(low, grounder.number(least)), min(high, grounder.number(most))
             case Box():
                 return whole
-    if math.isinf(radius):
+    if not isinstance(radius, Tensor) and math.isinf(radius):
         return whole
     return SearchBox(region.x0 - radius, region.x0 + radius, (low, high))

@@ -40,7 +40,7 @@ class Claim:
         form, constraints = asked.form, asked.constraints
         formula = repr((form, constraints)).encode()
         require(header.ground == digest(formula), "another formula")
-        radii = [radius for place in asked.places for radius in place.radii]
+        radii = [radius for place in asked.places for each in place.radii for radius in each]
         require(min(radii, default=0.0) >= 0.0, "a radius that is negative")
         given = "y0" in sources(Max((form, *constraints)))
         single = header.arithmetic == "float32"

@@ -97,8 +97,9 @@ def ends(place: Place, x0: Sequence[float]) -> tuple[list[float], list[float]]:
     """Of the box of one point, in floats: that is the region, however it is rounded."""
     size = len(x0)
     lower, upper = [-math.inf] * size, [math.inf] * size
-    for radius in place.radii:
+    for radii in place.radii:
         for k, centre in enumerate(x0):
+            radius = radii[k if len(radii) > 1 else 0]
             lower[k] = max(lower[k], float(centre) - radius)
             upper[k] = min(upper[k], float(centre) + radius)
     for low, high in place.boxes:

@@ -10,7 +10,7 @@ and Python build the same nodes.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
 from typing import Any, TypeAlias
 
@@ -309,8 +309,15 @@ def exists(
 # --- regions ------------------------------------------------------------------------------------
 
 
-def ball(radius: Quantity | float, centre: str = "x0") -> Ball:
-    return Ball(centre, quantity(radius))  # type: ignore[arg-type]
+def ball(
+    radius: Quantity | float | Sequence[Quantity | float] | Mapping[int | str, Quantity | float],
+    centre: str = "x0",
+) -> Ball:
+    """One radius, one for each input, or of some by index or name: ``ball({"age": 2})``."""
+    if isinstance(radius, Mapping):
+        sizes, at = tuple(map(quantity, radius.values())), tuple(map(_index, radius))
+        return Ball(centre, sizes, at)  # type: ignore[arg-type]
+    return Ball(centre, _bound(radius))  # type: ignore[arg-type]
 
 
 def _bound(value: Quantity | float | Sequence[Quantity | float]) -> tuple[Quantity, ...]:

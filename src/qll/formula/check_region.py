@@ -70,7 +70,7 @@ class Regions:
             bound.append(binder.point)
             for part in binder.parts:
                 match part:
-                    case Ball(centre, radius):
+                    case Ball(centre, radius, at):
                         if centre not in ("x0", "x") or centre == binder.point:
                             raise error_at(
                                 "this ball is around the point it binds",
@@ -79,7 +79,10 @@ class Regions:
                                 "use ball(x0, ...)",
                                 part,
                             )
-                        self._constant(radius, "the radius of a ball", part)
+                        for size in radius:
+                            self._constant(size, "the radius of a ball", part)
+                        for index in at:
+                            self.walk(Entry("x0", (index,), span=index.span), {}, True)
                     case Box(lower, upper, kind):
                         for value in (*lower, *upper):
                             self._constant(value, f"a bound of a {kind}", part)

@@ -340,10 +340,12 @@ class RegionPart(Text):
 
 @dataclass(frozen=True, repr=False)
 class Ball(RegionPart):
-    """L-infinity ball in raw input units around ``x0`` (or, for ``x2``, around ``x``)."""
+    """L-infinity ball in raw input units around ``x0`` (or, for ``x2``, around ``x``): one radius,
+    one for each input, or one for each of those ``at`` which it is given; the others stay."""
 
     centre: Literal["x0", "x"]
-    radius: Quantity
+    radius: tuple[Quantity, ...]
+    at: tuple[Index, ...] = ()
     span: Span | None = _span()
 
 

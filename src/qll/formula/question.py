@@ -36,10 +36,10 @@ from qll.formula.slack import hard_form
 
 @dataclass(frozen=True)
 class Place:
-    """Of one point: radii of balls around the data point, ends of boxes (one number, or one for
-    each input)."""
+    """Of one point: radii of balls around the data point and ends of boxes, one number each or one
+    for each input."""
 
-    radii: tuple[float, ...]
+    radii: tuple[tuple[float, ...], ...]
     boxes: tuple[tuple[tuple[float, ...], tuple[float, ...]], ...]
 
 
@@ -97,7 +97,7 @@ def question(text: str, labels: tuple[int, ...] | None, shape: Shape) -> Questio
     >>> found = question("forall x in ball(x0, 0.5) and x[0] <= 1:\\n  y[0] <= 2\\n", None,
     ...     Shape(1, (1,)))
     >>> found.places[0].radii, found.form
-    ((0.5,), Affine(terms=((('y', 0), Fraction(1, 1)),), constant=Fraction(-2, 1)))
+    (((0.5,),), Affine(terms=((('y', 0), Fraction(1, 1)),), constant=Fraction(-2, 1)))
     """
     spec = parse_specification(text)
     _require(text == canonical(spec), "its text is not the canonical one")
@@ -138,10 +138,10 @@ class Parts:
         radii, boxes, number = [], [], self.grounder.number
         for part in binder.parts:
             match part:
-                case Ball("x0", radius):
-                    radii.append(number(radius))
-                case Ball("x", radius):
-                    self._near(number(radius))
+                case Ball("x0"):
+                    radii.append(self.radii(part))
+                case Ball("x"):
+                    self._near(self.radii(part))
                 case Box(lower, upper):
                     low, high = (tuple(map(number, side)) for side in (lower, upper))
                     boxes.append((low, high))
@@ -162,10 +162,28 @@ class Parts:
                     _require(False, "its region has an unknown part")
         return Place(tuple(radii), tuple(boxes))
 
-    def _near(self, radius: float) -> None:
+    def radii(self, ball: Ball) -> tuple[float, ...]:
+        """One number, or one for each input."""
+        sizes = tuple(map(self.grounder.number, ball.radius))
+        if ball.at:
+            found = [0.0] * self.inputs
+            for index, size in zip(ball.at, sizes, strict=True):
+                found[self.grounder.slot(Entry("x0", (index,), span=index.span))[1]] = size
+            return tuple(found)
+        if len(sizes) not in (1, self.inputs):
+            raise FormulaError(
+                "the radii of a ball do not fit the input",
+                expected=f"one number, or {self.inputs}",
+                found=f"{len(sizes)}",
+                fix="give one radius, or one for each input",
+                where=str(ball.span) if ball.span else None,
+            )
+        return sizes
+
+    def _near(self, radii: tuple[float, ...]) -> None:
         """x2 within a distance of x."""
-        far = -Fraction(radius)
         for k in range(self.inputs):
+            far = -Fraction(radii[k if len(radii) > 1 else 0])
             ends = (("x2", k), ONE), (("x", k), -ONE)
             self.constraints += [affine(ends, far), affine([(s, -c) for s, c in ends], far)]
 

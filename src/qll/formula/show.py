@@ -340,13 +340,21 @@ def _bound(values: tuple[Quantity, ...], style: Style) -> str:
     return texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]"
 
 
+def _radii(values: tuple[Quantity, ...], at: tuple[Index, ...], style: Style) -> str:
+    printer = _Printer(style)
+    listed = [f"{printer.index(k)}: {show(v, style)}" for k, v in zip(at, values, strict=True)]
+    inside = ", ".join(listed)
+    return rf"\{{{inside}\}}" if style == "latex" else f"{{{inside}}}"
+
+
 def _part(part: RegionPart, style: Style) -> str:
     words = _SIGNS[style].words
     match part:
-        case Ball(centre, radius):
+        case Ball(centre, radius, at):
+            sizes = _radii(radius, at, style) if at else _bound(radius, style)
             if style == "latex":
-                return rf"B_{{{show(radius, style)}}}({words.get(centre, centre)})"
-            return f"ball({words.get(centre, centre)}, {show(radius, style)})"
+                return rf"B_{{{sizes}}}({words.get(centre, centre)})"
+            return f"ball({words.get(centre, centre)}, {sizes})"
         case Box(lower, upper, kind):
             if style == "latex":
                 return rf"\left[{_bound(lower, style)}, {_bound(upper, style)}\right]"

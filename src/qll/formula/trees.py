@@ -11,7 +11,15 @@ from lark.visitors import Transformer_NonRecursive
 from qll.errors import FormulaError
 from qll.formula import build
 from qll.formula.check import MAX_OUTPUTS, wrong_outputs
-from qll.formula.domain import Domain, DomainMark, unknown_domain
+from qll.formula.domain import (
+    Domain,
+    DomainMark,
+    ScaleMark,
+    misplaced_scale,
+    spread_scale,
+    unknown_domain,
+)
+from qll.formula.fold import walk
 from qll.formula.names import declared_twice
 from qll.formula.nodes import (
     Ball,
@@ -188,6 +196,7 @@ class Builder(Transformer_NonRecursive):  # type: ignore[type-arg]
         parts = [item for item in items if item is not None]
         formula = self._formula(parts[-1])
         binders = parts[0] if len(parts) == 2 else ()
+        self._no_scale(formula, binders)
         return Specification(
             formula,
             binders,
@@ -199,6 +208,20 @@ class Builder(Transformer_NonRecursive):  # type: ignore[type-arg]
             self._source,
             names=tuple(self._names.values()),
         )
+
+    def _no_scale(self, formula: Formula, binders: tuple[PointBinder, ...]) -> None:
+        """The word stands for as many numbers as there are inputs: where one is meant it cannot."""
+        parts = [part for binder in binders for part in binder.parts]
+        roots: list[Node] = [formula, *(d.body for d in self._definitions.values())]
+        for part in parts:
+            match part:
+                case Linear(inner):
+                    roots.append(inner)
+                case Ball(_, sizes) | Member(_, sizes):
+                    roots += sizes
+        for node in (n for root in roots for n in walk(root)):
+            if isinstance(node, ScaleMark):
+                raise misplaced_scale(node.span)
 
     # --- regions ---
 
@@ -221,14 +244,38 @@ class Builder(Transformer_NonRecursive):  # type: ignore[type-arg]
         return DomainMark(self._span(meta))
 
     def ball(self, meta: Any, items: list[Any]) -> Ball:
-        centre = _ASCII.get(str(items[1]), str(items[1]))
-        return Ball(centre, self._quantity(items[2]), span=self._span(meta))  # type: ignore[arg-type]
+        centre: Any = _ASCII.get(str(items[1]), str(items[1]))
+        given, span = items[2], self._span(meta)
+        if isinstance(given, dict):
+            return Ball(centre, tuple(given.values()), tuple(given), span=span)
+        return Ball(centre, given, span=span)
+
+    def radii(self, meta: Any, items: list[Any]) -> dict[Index, Quantity]:
+        found: dict[Index, Quantity] = {}
+        for index, radius in items:
+            if index in found:
+                raise FormulaError(
+                    f"input {index!r} has two radii",
+                    expected="one radius for each input that is named",
+                    found=f"{index!r} again",
+                    fix="leave one of them out",
+                    where=str(index.span),
+                )
+            found[index] = radius
+        return found
+
+    def index_radius(self, meta: Any, items: list[Any]) -> tuple[Index, Quantity]:
+        token, radius = items
+        span = self._span(meta)
+        if token.type == "INT":
+            return Index(None, self._integer(token), span=span), self._quantity(radius)
+        return Index(None, quoted=_unquoted(token), span=span), self._quantity(radius)
 
     def box(self, meta: Any, items: list[Any]) -> Box:
         return Box(items[1], items[2], str(items[0]), span=self._span(meta))  # type: ignore[arg-type]
 
     def bound(self, meta: Any, items: list[Any]) -> tuple[Quantity, ...]:
-        return tuple(self._quantity(item) for item in items)
+        return spread_scale(tuple(self._quantity(item) for item in items), self._domain)
 
     def integer_all(self, meta: Any, items: list[Any]) -> Whole:
         point = _ASCII.get(str(items[1]), str(items[1]))
@@ -352,6 +399,8 @@ class Builder(Transformer_NonRecursive):  # type: ignore[type-arg]
         name, span = str(items[0]), self._span(meta)
         if name in self._parameters:
             return Parameter(name, span=span)
+        if name == "scale" and name not in self._definitions:
+            return ScaleMark(span=span)
         return self._reference(name, (), span)
 
     def call(self, meta: Any, items: list[Any]) -> Node:

@@ -116,7 +116,9 @@ def _of_schema(text: str, name: str, parameters: dict[str, float], schema: Schem
         name=name,
         outputs=schema.output_names,
         inputs=schema.input_names,
-        domain=Domain(schema.lower, schema.upper, schema.integers, schema.groups),
+        domain=Domain(
+            schema.lower, schema.upper, schema.integers, schema.groups, schema.input_scales
+        ),
     )
     prop = Property(specification, parameters, len(schema.output_names))
     scales = {"x": schema.input_scales}

@@ -39,7 +39,7 @@ class Region:
     constraints: tuple[Affine, ...] = ()
     lower2: Tensor | None = None
     upper2: Tensor | None = None
-    radius2: float | None = None  # x2 within this distance of x
+    radius2: float | Tensor | None = None  # x2 within this distance of x, one for each input
     constraints2: tuple[Affine, ...] = ()
     integers: Tensor | None = None  # (inputs,) bool: entries of x that are whole numbers
     integers2: Tensor | None = None
@@ -61,12 +61,12 @@ class Region:
         )
         first, *rest = prop.binders
         sides, radius2 = _Sides(x0), None
-        sides.lower["x"], sides.upper["x"], _ = _box(prop, first, x0)
+        parts = Parts(grounder, math.prod(x0.shape[1:]))
+        sides.lower["x"], sides.upper["x"], _ = _box(prop, parts, first, x0)
         for binder in rest:
-            sides.lower["x2"], sides.upper["x2"], radius2 = _box(prop, binder, x0)
+            sides.lower["x2"], sides.upper["x2"], radius2 = _box(prop, parts, binder, x0)
         for point in sides.lower:
             _check_filled(sides.lower[point], sides.upper[point], point)
-        parts = Parts(grounder, math.prod(x0.shape[1:]))
         constraints = [sides.fold(_constraints(parts, binder)) for binder in prop.binders]
         sides.fold(_premises(prop, x0), keep=False)
         sides.round(parts.integers)
@@ -132,7 +132,7 @@ class Region:
             x2 = points["x2"]
             inside &= _within(x2, self.lower2, self.upper2, tolerance)
             if self.radius2 is not None:
-                inside &= ((x2 - x).abs().flatten(1) <= self.radius2 + tolerance).all(1)
+                inside &= ((x2 - x).abs() <= self.radius2 + tolerance).flatten(1).all(1)
             for constraint in self.constraints2:
                 inside &= self._value(constraint, points) <= tolerance
         return inside
@@ -243,7 +243,7 @@ def _uniform(lower: Tensor, upper: Tensor, generator: torch.Generator | None) ->
     return torch.clamp(lower + noise * (upper - lower), lower, upper)
 
 
-def _drawn_in(x2: Tensor, x: Tensor, radius: float) -> Tensor:
+def _drawn_in(x2: Tensor, x: Tensor, radius: float | Tensor) -> Tensor:
     """``x + radius`` may round to a number whose distance from x is more than the radius: then the
     next one towards x is taken, and once more where the difference itself was rounded."""
     for _ in range(2):
@@ -382,18 +382,41 @@ def _vector(prop: Property, bound: tuple[Quantity, ...], like: Tensor, what: str
     return like.new_tensor(numbers).reshape(like.shape[1:])
 
 
-def _box(prop: Property, binder: PointBinder, x0: Tensor) -> tuple[Tensor, Tensor, float | None]:
+def radius_of(parts: Parts, ball: Ball, like: Tensor) -> float | Tensor:
+    """One number, or a tensor with one for each input."""
+    sizes = parts.radii(ball)
+    if min(sizes) < 0:
+        raise InputError(
+            "a radius of a ball is negative",
+            where=str(ball.span) if ball.span else None,
+            expected="0 or more, in raw input units",
+            found=f"{min(sizes):g}",
+            fix="check the sign of the radius",
+        )
+    return sizes[0] if len(sizes) == 1 else like.new_tensor(sizes).reshape(like.shape[1:])
+
+
+def least_radius(one: float | Tensor | None, other: float | Tensor) -> float | Tensor:
+    if one is None:
+        return other
+    if isinstance(one, Tensor):
+        return torch.minimum(one, torch.as_tensor(other).to(one))
+    return other.clamp(max=one) if isinstance(other, Tensor) else min(one, other)
+
+
+def _box(
+    prop: Property, parts: Parts, binder: PointBinder, x0: Tensor
+) -> tuple[Tensor, Tensor, float | Tensor | None]:
     lower: Tensor | None = None
     upper: Tensor | None = None
-    radius: float | None = None
+    radius: float | Tensor | None = None
     for part in binder.parts:
         match part:
-            case Ball("x0", size):
-                r = _number(prop, size)
+            case Ball("x0"):
+                r = radius_of(parts, part, x0)
                 lower, upper = _intersect(lower, upper, x0 - r, x0 + r)
-            case Ball("x", size):
-                r = _number(prop, size)
-                radius = r if radius is None else min(radius, r)
+            case Ball("x"):
+                radius = least_radius(radius, radius_of(parts, part, x0))
             case Box(low, high, kind):
                 least = _vector(prop, low, x0, f"the {kind}")
                 most = _vector(prop, high, x0, f"the {kind}")
