@@ -6,10 +6,12 @@
 DIR has a folder for each set, or is one: `instances.csv` with `network, property, timeout, verdict`
 and the answers of other tools. Start-up is included. A witness counts if the competition's own
 script (`counterexamples.py` in --validator) finds it correct; the script is run as it is, but its
-reader of queries, which is not part of it, is ours. Their seconds are from their machines.
+reader of queries, which is not part of it, is ours. Constraints on inputs besides boxes, which that
+script does not know, must hold exactly. Their seconds are from their machines.
 
 With --journal every finished instance is a line of FILE, and the same command goes on where it was
-stopped; --minutes ends it after that many, at the next instance. The table is of all that is there.
+stopped; --minutes starts no instance after that many. The tables are of all that is there, as rows
+of docs/benchmarks.md.
 """
 
 from __future__ import annotations
@@ -18,12 +20,17 @@ import argparse
 import csv
 import json
 import multiprocessing.pool
+import os
+import signal
 import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import types
+from collections.abc import Sequence
+from fractions import Fraction
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -43,48 +50,82 @@ def run(folder: Path, row: dict[str, str], scale: float, validator: Path | None)
     command = [sys.executable, "-c", "from qll.cli.main import run; run()", "verify", str(query),
                "--network", str(network), "--timeout", f"{seconds:g}"]  # fmt: skip
     start = time.monotonic()
-    try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, check=False, timeout=seconds + GRACE
-        )
-        output, error = done.stdout, done.stderr
-    except subprocess.TimeoutExpired:
-        output, error = "no answer\n", ""
+    output, error, cpu = finish(command, seconds + GRACE)
     spent = time.monotonic() - start
     answer = output.split("\n", 1)[0]
     answer = answer if answer in ANSWERS else "error"
     witness = ""
     if answer == "sat":
-        witness = "not validated" if validator is None else validate(
-            validator, network, query, output.split("\n", 1)[1]
-        )  # fmt: skip
+        assignment = output.split("\n", 1)[1]
+        witness = "not validated"
+        if validator is not None:
+            witness = validate(validator, network, query, assignment)
     return {
         "set": folder.name,
         **row,
         "answer": answer,
         "seconds": spent,
+        "cpu": cpu,
         "witness": witness,
-        "error": error.strip().splitlines()[0][:200] if answer == "error" and error else "",
+        "error": (error.strip().splitlines() or [""])[0][:200] if answer == "error" else "",
     }
+
+
+_running: set[int] = set()  # groups of processes, to be ended if this one is
+
+
+def finish(command: Sequence[str], seconds: float) -> tuple[str, str, float]:
+    """What a process printed, and its CPU seconds; after ``seconds`` it is ended."""
+    with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as error:
+        # A session of its own: what it has started ends with it.
+        process = subprocess.Popen(command, stdout=output, stderr=error, start_new_session=True)
+        _running.add(process.pid)
+        end = time.monotonic() + seconds
+        try:
+            # Popen's own wait does not tell the CPU time of this child alone.
+            found, _, used = os.wait4(process.pid, os.WNOHANG)
+            while not found:
+                if time.monotonic() > end:
+                    os.killpg(process.pid, signal.SIGKILL)
+                    _, _, used = os.wait4(process.pid, 0)
+                    break
+                time.sleep(0.02)
+                found, _, used = os.wait4(process.pid, os.WNOHANG)
+            process.returncode = 0  # it has been waited for
+        finally:
+            _running.discard(process.pid)
+        for stream in (output, error):
+            stream.seek(0)
+        return output.read(), error.read(), used.ru_utime + used.ru_stime
 
 
 def validate(folder: Path, network: Path, query: Path, witness: str) -> str:
     """What the competition's script says of the assignment."""
     script = _script(folder)
+    _witness.text = witness
     with tempfile.NamedTemporaryFile("w", suffix=".counterexample") as stream:
         stream.write(witness)
         stream.flush()
         try:
             result, _ = script.get_ce_diff(str(network), str(query), stream.name, 1e-4, 1e-3)
-        except NotImplementedError as error:
-            return f"not validated: {error}"
+        except Exception as error:  # whatever the script raises is its answer
+            return f"{type(error).__name__}: {error}"[:80].splitlines()[0]
     return str(result)
+
+
+_witness = (
+    threading.local()
+)  # what the script checks in this thread: .text, and .kind of its inputs
+_loading = threading.Lock()
 
 
 def _script(folder: Path) -> Any:
     """The script with what it imports: a cache and settings that it has no use for here."""
-    if "counterexamples" in sys.modules:
-        return sys.modules["counterexamples"]
+    with _loading:
+        return sys.modules.get("counterexamples") or _load(folder)
+
+
+def _load(folder: Path) -> Any:
     stand_ins: dict[str, dict[str, Any]] = {
         "vnnlib_v1": {"read_vnnlib_simple": read_simple, "get_io_nodes": io_nodes},
         "cachier": {"cachier": lambda **_: lambda function: function},
@@ -96,6 +137,9 @@ def _script(folder: Path) -> Any:
         vars(module).update(members)
         sys.modules[name] = module
     sys.path.insert(0, str(folder))
+    import onnxruntime
+
+    onnxruntime.set_default_logger_severity(3)  # its warnings of old exporters hide the lines
     import counterexamples  # type: ignore[import-not-found]
 
     return counterexamples
@@ -105,36 +149,49 @@ def io_nodes(model: Any) -> tuple[Any, Any, Any]:
     stored = {tensor.name for tensor in model.graph.initializer}
     (entry,) = (i for i in model.graph.input if i.name not in stored)
     kind = np.float64 if entry.type.tensor_type.elem_type == 11 else np.float32
+    _witness.kind = kind
     return entry, model.graph.output[0], kind
 
 
 def read_simple(path: str, inputs: int, outputs: int) -> list[Any]:
-    """Boxes, each with disjunctions of ``matrix @ y <= right side``."""
-    from qll.exchange.cases import cases
+    """Boxes, each with disjunctions of ``matrix @ y <= right side``. The script cannot say more, so
+    all else that a query says of inputs is settled here, at the witness: a case whose constraints
+    do not hold there is left out, and inputs in comparisons with outputs become numbers."""
+    from qll.exchange.cases import cases, substitute
     from qll.exchange.files import read
 
+    known = dict(enumerate(_inputs(_witness.text, _witness.kind)))
     found = []
     for case in cases(read(path)):
-        if case.constraints:
-            raise NotImplementedError("constraints on inputs besides boxes")
+        constraints = [substitute(atom, known) for atom in case.constraints]
+        if not all(_is_true(atom) for atom in constraints):
+            continue
         box = []
         for k in range(inputs):
             low, high = case.side(k, "lower"), case.side(k, "upper")
             if low is None or high is None:
-                raise NotImplementedError("an input without bounds")
+                raise ValueError(f"input {k} has no bounds")
             box.append((float(low.value), float(high.value)))
         specifications = []
-        for way in _ways(case.condition):
+        for way in _ways(substitute(case.condition, known)):
             matrix, right = np.zeros((len(way), outputs)), np.zeros(len(way))
             for row, atom in enumerate(way):
                 right[row] = float(atom.constant)
-                for (source, k), c in atom.terms:
-                    if source == "x":
-                        raise NotImplementedError("comparisons of outputs with inputs")
+                for (_, k), c in atom.terms:
                     matrix[row, k] = -float(c)
             specifications.append((matrix, right))
         found.append((box, specifications))
     return found
+
+
+def _inputs(witness: str, kind: Any) -> list[Fraction]:
+    """The inputs of an assignment, ``((X_0 0.5) ... (Y_0 1.0))``, as the network takes them."""
+    pairs = [part.split() for part in witness.replace("(", " ").split(")") if part.strip()]
+    return [Fraction(float(kind(value))) for name, value in pairs if name.startswith("X_")]
+
+
+def _is_true(atom: Any) -> bool:
+    return bool(atom.constant > 0 or (atom.constant == 0 and not atom.strict))
 
 
 def _ways(node: Any) -> list[list[Any]]:
@@ -159,33 +216,47 @@ def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
         "errors": sum(r["answer"] == "error" for r in rows),
         "sat": sum(r["answer"] == "sat" for r in rows),
         "witnesses correct": sum(r["witness"] == "correct" for r in rows),
-        "median": statistics.median(r["seconds"] for r in rows) if rows else 0.0,
+        "median": statistics.median(r["seconds"] for r in rows),
         "total": sum(r["seconds"] for r in rows),
+        "median cpu": statistics.median(r["cpu"] for r in rows),
+        "total cpu": sum(r["cpu"] for r in rows),
         "tools": {
             tool: (
                 sum(r.get(tool) in ("sat", "unsat") for r in rows),
-                sum(float(r.get(f"{tool}_s") or 0) for r in rows),
+                statistics.median(seconds),
+                sum(seconds),
             )
             for tool in TOOLS
+            if (seconds := [float(r[f"{tool}_s"]) for r in rows if r.get(f"{tool}_s")])
         },
     }
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    lines = [
-        "| set | instances | decided | wrong | errors | sat, of them correct by the script "
-        "| median s | total s | " + " | ".join(f"{t}: decided, s" for t in TOOLS) + " |",
-        "|---" * (8 + len(TOOLS)) + "|",
+    """Ours with every figure, then all tools side by side."""
+    ours = [
+        "| set | instances | decided | wrong | errors | sat, of them *correct* by the script "
+        "| median s (CPU) | total s (CPU) |",
+        "|---" * 8 + "|",
+    ]
+    theirs = [
+        "| set | " + " | ".join(f"{t}: decided, median, total s" for t in ("qll", *TOOLS)) + " |",
+        "|---" * (2 + len(TOOLS)) + "|",
     ]
     for name in sorted({r["set"] for r in rows}):
         s = summary([r for r in rows if r["set"] == name])
-        tools = " | ".join(f"{n}, {t:.0f}" for n, t in s["tools"].values())
-        lines.append(
+        ours.append(
             f"| {name} | {s['instances']} | {s['decided']} | {s['wrong']} | {s['errors']} "
-            f"| {s['sat']}, {s['witnesses correct']} | {s['median']:.1f} | {s['total']:.0f} "
-            f"| {tools} |"
+            f"| {s['sat']}, {s['witnesses correct']} | {s['median']:.1f} ({s['median cpu']:.1f}) "
+            f"| {s['total']:.0f} ({s['total cpu']:.0f}) |"
         )
-    return "\n".join(lines)
+        all_tools = {"qll": (s["decided"], s["median"], s["total"]), **s["tools"]}
+        cells = [
+            "{}, {:.1f}, {:.0f}".format(*all_tools[tool]) if tool in all_tools else ""
+            for tool in ("qll", *TOOLS)
+        ]
+        theirs.append(f"| {name} | " + " | ".join(cells) + " |")
+    return "\n".join((*ours, "", *theirs)) if rows else "nothing was run"
 
 
 def key_of(row: dict[str, Any]) -> tuple[str, str, str]:
@@ -201,9 +272,26 @@ def finished(journal: Path | None, scale: float) -> list[dict[str, Any]]:
                 row = json.loads(line)
             except ValueError:
                 continue
-            if row.pop("scale", None) == scale:
+            if isinstance(row, dict) and row.pop("scale", None) == scale:
                 found[key_of(row)] = row
     return list(found.values())
+
+
+def instances(folder: Path, sets: Sequence[str] | None) -> list[tuple[Path, dict[str, str]]]:
+    """The folder itself, if it is a set, or those in it; a name that is none is an error."""
+    found = {
+        path.name: path
+        for path in ([folder] if (folder / "instances.csv").is_file() else sorted(folder.iterdir()))
+        if (path / "instances.csv").is_file()
+    }
+    if unknown := sorted(set(sets or ()) - set(found)):
+        raise SystemExit(f"no set {', '.join(unknown)} in {folder}: it has {', '.join(found)}")
+    jobs = []
+    for name, path in found.items():
+        if not sets or name in sets:
+            with (path / "instances.csv").open(encoding="utf-8") as stream:
+                jobs += [(path, row) for row in csv.DictReader(stream)]
+    return jobs
 
 
 def main() -> None:
@@ -218,47 +306,48 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=float("inf"))
     parser.add_argument("--quick", action="store_true", help=f"{QUICK} instances of each set")
     arguments = parser.parse_args()
-    alone = (arguments.folder / "instances.csv").is_file()
-    folders = [arguments.folder] if alone else sorted(arguments.folder.iterdir())
-    jobs = []
-    for folder in folders:
-        if not (folder / "instances.csv").is_file():
-            continue
-        if arguments.sets and folder.name not in arguments.sets:
-            continue
-        with (folder / "instances.csv").open() as stream:
-            rows = list(csv.DictReader(stream))
-        jobs += [(folder, row) for row in (rows[:QUICK] if arguments.quick else rows)]
-    results = finished(arguments.journal, arguments.timeout_scale)
+    if arguments.validator is not None:
+        _script(arguments.validator)  # fails at once, not at the first witness
+    asked = instances(arguments.folder, arguments.sets)
+    if arguments.quick:
+        asked = [job for k, job in enumerate(asked) if k < QUICK or asked[k - QUICK][0] != job[0]]
+    wanted = {key_of({"set": folder.name, **row}) for folder, row in asked}
+    results = [r for r in finished(arguments.journal, arguments.timeout_scale)
+               if key_of(r) in wanted]  # fmt: skip
     done = {key_of(r) for r in results}
-    jobs = [
-        (folder, row) for folder, row in jobs if key_of({"set": folder.name, **row}) not in done
-    ]
+    jobs = [job for job in asked if key_of({"set": job[0].name, **job[1]}) not in done]
     end = time.monotonic() + 60 * arguments.minutes
 
-    def work(folder: Path, row: dict[str, str]) -> dict[str, Any] | None:
+    def work(job: tuple[Path, dict[str, str]]) -> dict[str, Any] | None:
         if time.monotonic() > end:
             return None
-        return run(folder, row, arguments.timeout_scale, arguments.validator)
+        return run(*job, arguments.timeout_scale, arguments.validator)
 
+    begun = time.monotonic()
     # Threads: each only waits for its process.
-    with multiprocessing.pool.ThreadPool(arguments.jobs) as pool:
-        waiting = [pool.apply_async(work, job) for job in jobs]
-        for item in waiting:
-            if (r := item.get()) is None:
-                continue
-            results.append(r)
-            if arguments.journal is not None:
-                with arguments.journal.open("a", encoding="utf-8") as stream:
-                    stream.write(json.dumps({**r, "scale": arguments.timeout_scale}) + "\n")
-            print(
-                f"{r['set']:22} {Path(r['property']).name:44.44} {r['answer']:9} "
-                f"{r['seconds']:7.1f} s  known {r['verdict']:9} {r['witness']} {r['error']}",
-                flush=True,
-            )
-    left = len(jobs) - (len(results) - len(done))
+    with multiprocessing.pool.ThreadPool(max(1, arguments.jobs)) as pool:
+        try:
+            for r in pool.imap_unordered(work, jobs):
+                if r is None:
+                    continue
+                results.append(r)
+                if arguments.journal is not None:
+                    with arguments.journal.open("a", encoding="utf-8") as stream:
+                        stream.write(json.dumps({**r, "scale": arguments.timeout_scale}) + "\n")
+                print(
+                    f"{r['set']:22} {Path(r['property']).name:44.44} {r['answer']:9} "
+                    f"{r['seconds']:7.1f} s {r['cpu']:7.1f} CPU s  known {r['verdict']:9} "
+                    f"{r['witness']} {r['error']}",
+                    flush=True,
+                )
+        finally:
+            for group in list(_running):
+                os.killpg(group, signal.SIGKILL)
+    left = len(wanted) - len(results)
     if left:
         print(f"{left} instances are left: the same command goes on")
+    passed = time.monotonic() - begun
+    print(f"{len(results) - len(done)} instances now, in {passed:.0f} s with {arguments.jobs} jobs")
     print(table(results))
     if arguments.json:
         arguments.json.write_text(json.dumps({"rows": results}, indent=1) + "\n")

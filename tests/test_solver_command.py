@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +15,7 @@ import pytest
 from exchange_cases import BOX1, BOX2, HEAD1, HEAD2, layered
 
 import qll
-from qll.cli.solver import is_query, query_arguments
+from qll.cli.solver import age, is_query, query_arguments
 
 SUM = ([[1.0, 1.0]], [0.0])
 
@@ -132,6 +134,32 @@ def test_timed_out(tmp_path: Path) -> None:
     text += "".join(f"(assert (>= X_{k} -2.0))\n(assert (<= X_{k} 2.0))\n" for k in range(12))
     path = query(tmp_path, text + "(assert (>= Y_0 9.0))(assert (<= Y_1 -2.0))")
     assert run("verify", path, "--network", network, "--timeout", "1").stdout == "timed-out\n"
+
+
+@pytest.mark.parametrize(
+    ("slow", "query_first"), [("query.vnnlib", True), ("net.onnx", True), ("net.onnx", False)]
+)
+def test_the_time_covers_reading(slow: str, query_first: bool, tmp_path: Path, adder: Path) -> None:
+    """A pipe that nobody writes to is a file that takes for ever."""
+    path = query(tmp_path, HEAD1 + BOX1 + "(assert (>= Y_0 1.5))")
+    files = {"query.vnnlib": path, "net.onnx": adder}
+    files[slow] = tmp_path / f"slow-{slow}"
+    os.mkfifo(files[slow])
+    order: list[str | Path] = ["--network", files["net.onnx"], "--timeout", "1"]
+    order.insert(0 if query_first else len(order), files["query.vnnlib"])
+    assert run("verify", *order).stdout == "timed-out\n"
+
+
+def test_the_time_is_that_of_the_process(tmp_path: Path, adder: Path) -> None:
+    """Start-up counts: what the process has spent before it is asked is not given again."""
+    path = query(tmp_path, HEAD1 + BOX1 + "(assert (>= Y_0 1.5))")
+    code = "import qll.cli.main as main; main.age = lambda: 1e6; main.run()"
+    command = [sys.executable, "-c", code, "verify", path, "--network", adder, "--timeout", "1000"]
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=True)
+    assert done.stdout == "timed-out\n"
+    before = age()
+    time.sleep(0.1)
+    assert 0.05 < age() - before < 60
 
 
 def test_name_and_version() -> None:

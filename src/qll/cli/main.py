@@ -11,7 +11,7 @@ import typer
 
 import qll
 from qll.cli.groups import GroupedCommands
-from qll.cli.solver import NAME, build_solver, query_arguments
+from qll.cli.solver import NAME, age, build_solver, query_arguments
 from qll.errors import QllError
 
 EXIT_USAGE = 2
@@ -65,7 +65,7 @@ def run() -> None:
     try:
         query = query_arguments(sys.argv[1:])
         if query is not None:
-            build_solver()(query, prog_name="qll verify")
+            build_solver()(query, prog_name="qll verify", obj=age())
         build_app()()
     except QllError as error:
         typer.echo(str(error), err=True)

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -51,10 +52,23 @@ def query_arguments(arguments: Sequence[str]) -> list[str] | None:
     rest = list(arguments[1:] if arguments[0] == "verify" else arguments)
     if arguments[0] != "verify":
         return rest if is_query(rest[0]) else None
-    return rest if any(is_query(argument) for argument in rest) else None
+    # What follows an option is its value, which is not opened here: a network may be slow to read.
+    positional = [a for before, a in pairwise(["", *rest]) if not before.startswith("-")]
+    return rest if any(is_query(argument) for argument in positional) else None
+
+
+def age() -> float:
+    """Seconds since this process began, by the system's record of it; 0 if there is none."""
+    try:
+        fields = Path("/proc/self/stat").read_text(encoding="ascii").rpartition(")")[2].split()
+        began = int(fields[19]) / os.sysconf("SC_CLK_TCK")
+        return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - began)
+    except (OSError, ValueError, IndexError, AttributeError):
+        return 0.0
 
 
 def solve(
+    context: typer.Context,
     query: Annotated[Path, typer.Argument(metavar="QUERY", help="A VNN-LIB file, version 1 or 2.")],
     network: Annotated[
         list[str] | None,
@@ -82,13 +96,14 @@ def solve(
     """
     from qll.errors import InputError
 
-    began = time.monotonic()
+    # The query's time is that of its process, if the process is for nothing else (context.obj).
+    began = time.monotonic() - (context.obj or 0.0)
     if not timeout > 0:
         raise InputError(
             "the time-out is not positive", expected="seconds > 0", found=f"{timeout:g}",
             fix="pass --timeout 60",
         )  # fmt: skip
-    with _deadline(timeout) as answer:
+    with _deadline(timeout - (time.monotonic() - began)) as answer:
         from qll.exchange import assignment
         from qll.exchange.files import read
         from qll.exchange.models import attach, files_of
@@ -152,7 +167,7 @@ def _deadline(seconds: float) -> Iterator[_Answer]:
         sys.stdout.flush()
         os._exit(0)
 
-    timer = threading.Timer(min(seconds, threading.TIMEOUT_MAX), stop)
+    timer = threading.Timer(min(max(seconds, 0.0), threading.TIMEOUT_MAX), stop)
     timer.daemon = True
     timer.start()
     try:
