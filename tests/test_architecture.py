@@ -33,6 +33,7 @@ RANKS = {
     "records": 2,
     "notebook": 2,
     "files": 1,
+    "folders": 0,
     "formula": 2,
     "networks": 2,
     "data": 2,
@@ -127,6 +128,7 @@ def test_no_arrow_points_upward() -> None:
                 "late",
                 "registry",
                 "files",
+                "folders",
             ):
                 upward.append(f"{name} imports {target}, but stands beside it")
     assert not upward

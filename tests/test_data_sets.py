@@ -18,6 +18,7 @@ from qll.data.dice import decode, parse_labels
 from qll.data.files import cache_dir
 from qll.data.idx import read_idx, write_idx
 from qll.errors import DataError, InputError
+from qll.folders import user_cache
 
 
 @pytest.fixture(scope="module")
@@ -138,11 +139,14 @@ def test_cache_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("QLL_DATA_DIR", str(tmp_path))
     assert cache_dir() == tmp_path
     monkeypatch.delenv("QLL_DATA_DIR")
-    monkeypatch.setattr(sys, "platform", "linux")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
-    assert cache_dir() == tmp_path / "xdg" / "qll"
-    monkeypatch.delenv("XDG_CACHE_HOME")
-    assert cache_dir() == Path.home() / ".cache" / "qll"
+    monkeypatch.setenv("QLL_CACHE_DIR", str(tmp_path / "kept"))
+    assert cache_dir() == user_cache() == tmp_path / "kept"
+    monkeypatch.delenv("QLL_CACHE_DIR")
+    if sys.platform == "linux":
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+        assert cache_dir() == tmp_path / "xdg" / "qll"
+        monkeypatch.delenv("XDG_CACHE_HOME")
+        assert cache_dir() == user_cache() == Path.home() / ".cache" / "qll"
 
 
 @pytest.mark.parametrize("name", ["mnist", "fashion", "dice"])

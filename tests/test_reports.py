@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from qll.cli.main import build_app
 from qll.errors import InputError, RunError
-from qll.reports.comparison import agreements, kendall_tau, rankings
+from qll.reports.comparison import agreements, rankings
 from qll.reports.page import embed, write_report
 from qll.reports.paper import Paper, Published, read_paper
 from qll.reports.records import read_run, read_runs
@@ -225,12 +225,6 @@ def test_published_results_of_the_paper(shared: Path) -> None:
     assert len(paper.rows) == 52
     found = paper.get(("not-both", "dice", "yager", 2.0), "CSat")
     assert found == Published(11.8, 11.3)
-
-
-def test_ranking_of_logics() -> None:
-    assert kendall_tau([1, 2, 3, 4], [4, 3, 2, 1]) == -1.0
-    assert kendall_tau([1, 2, 3], [1, 3, 2]) == pytest.approx(1 / 3)
-    assert np.isnan(kendall_tau([1, 1], [1, 2]))
 
 
 def test_ranking_names_both_orders(tmp_path: Path) -> None:

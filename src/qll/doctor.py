@@ -118,7 +118,7 @@ def _kernels() -> Finding:
         return Finding(
             "kernels", "training and proofs run in torch", "missing", "pip install 'qll[fast]'"
         )
-    from qll.kernels.cache import user_cache
+    from qll.folders import user_cache
 
     root = user_cache()
     files = list(root.glob("*/**/*.nbc")) if root.is_dir() else []

@@ -12,9 +12,9 @@ import json
 import os
 import tomllib
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from qll.errors import RunError
 
@@ -166,43 +166,34 @@ def owned(folder: Path, lock: str = "lock") -> Iterator[None]:
 @contextmanager
 def exclusive(path: Path) -> Iterator[None]:
     """Hold a lock file; the operating system lets go of it when the process ends, however."""
+    from filelock import FileLock, Timeout
+
+    lock = FileLock(path, blocking=False)
     try:
-        file = path.open("a+b")
+        lock.acquire()
+    except Timeout as error:
+        raise Locked(
+            "another process is writing here",
+            where=str(path.parent),
+            expected="one writer",
+            found=f"process {_holder(path)}",
+            fix="wait for it, or choose another place for the results",
+        ) from error
     except OSError as error:
         raise write_error(path, error) from error
-    with file:
-        if not _try_lock(file):
-            file.seek(0)
-            holder = file.read().decode(errors="replace").strip() or "unknown"
-            raise Locked(
-                "another process is writing here",
-                where=str(path.parent),
-                expected="one writer",
-                found=f"process {holder}",
-                fix="wait for it, or choose another place for the results",
-            )
-        file.truncate(0)
-        file.write(str(os.getpid()).encode())
-        file.flush()
+    try:
+        with suppress(OSError):  # Windows lets nobody write to a locked file
+            path.write_text(str(os.getpid()))
         yield
+    finally:
+        lock.release()
 
 
-def _try_lock(file: BinaryIO) -> bool:
+def _holder(path: Path) -> str:
     try:
-        import fcntl
-    except ImportError:  # Windows
-        import msvcrt  # type: ignore[import-not-found, unused-ignore]
-
-        try:
-            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined, unused-ignore]
-        except OSError:
-            return False
-        return True
-    try:
-        fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return path.read_text(errors="replace").strip() or "unknown"
     except OSError:
-        return False
-    return True
+        return "unknown"
 
 
 def _sync_folder(folder: Path) -> None:

@@ -6,7 +6,6 @@ Range); only a file that passed its check is renamed, so a file with its proper 
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 import urllib.error
 import urllib.request
@@ -158,16 +157,12 @@ def _resumes_at(response: HTTPResponse, start: int) -> bool:
 def _alone(folder: Path) -> Iterator[None]:
     """One process at a time downloads to a folder; the others wait. Where there are no file locks
     two would spoil each other's partial file, which the check then finds."""
+    from filelock import FileLock
+
+    lock = FileLock(folder / ".lock")
+    with contextlib.suppress(OSError):
+        lock.acquire()
     try:
-        import fcntl
-    except ImportError:
-        yield
-        return
-    # Never removed: a lock on a file that another process has just removed would lock nothing.
-    descriptor = os.open(folder / ".lock", os.O_CREAT | os.O_RDWR, 0o644)
-    try:
-        with contextlib.suppress(OSError):
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
     finally:
-        os.close(descriptor)
+        lock.release()

@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterable
 from pathlib import Path
 
 from qll.errors import DataError
+from qll.folders import user_cache
 
 
 def cache_dir() -> Path:
-    """``QLL_DATA_DIR`` if it is set, else the platform's folder for caches."""
+    """``QLL_DATA_DIR`` if it is set, else where everything is kept."""
     chosen = os.environ.get("QLL_DATA_DIR")
-    if chosen:
-        return Path(chosen).expanduser()
-    if sys.platform == "win32":
-        return Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData/Local") / "qll"
-    if sys.platform == "darwin":
-        return Path.home() / "Library/Caches/qll"
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "qll"
+    return Path(chosen).expanduser() if chosen else user_cache()
 
 
 def locate(root: Path, folders: Iterable[str], names: Iterable[str]) -> Path | None:

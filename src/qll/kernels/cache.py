@@ -12,7 +12,6 @@ from __future__ import annotations
 import ast
 import hashlib
 import os
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,20 +20,10 @@ from importlib.util import resolve_name
 from pathlib import Path
 from typing import Any
 
+from qll.folders import user_cache
+
 _LOCK = threading.Lock()
 _PACKAGE = Path(__file__).resolve().parent.parent
-
-
-def user_cache() -> Path:
-    """The user's cache folder by the platform's habit."""
-    chosen = os.environ.get("QLL_CACHE_DIR") or os.environ.get("XDG_CACHE_HOME")
-    if chosen:
-        return Path(chosen) / "qll"
-    if sys.platform == "win32":
-        return Path(os.environ.get("LOCALAPPDATA", Path.home())) / "qll" / "cache"
-    if sys.platform == "darwin":
-        return Path.home() / "Library" / "Caches" / "qll"
-    return Path.home() / ".cache" / "qll"
 
 
 # --- what a module's functions can call ---

@@ -3,13 +3,12 @@ logics come in the same order."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
 from qll.reports.records import METRICS
-from qll.reports.style import data_name, property_name
+from qll.reports.style import data_name, property_name, require
 from qll.reports.tables import Row, Table, describe
 
 
@@ -110,7 +109,7 @@ def _ranking(table: Table, rows: Sequence[Row], title: str) -> Ranking | None:
         title,
         _order([(s[0], s[1]) for s in scored]),
         _order([(s[0], s[2]) for s in scored]),
-        kendall_tau([s[1] for s in scored], [s[2] for s in scored]),
+        _same_order(scored),
         sum(clear),
         len(clear),
     )
@@ -128,19 +127,10 @@ def _order(scored: Sequence[tuple[str, float]]) -> tuple[str, ...]:
     return tuple(" = ".join(names) for names in shown.values())
 
 
-def kendall_tau(a: Sequence[float], b: Sequence[float]) -> float:
-    """Kendall's tau-b: 1 for the same order, -1 for the opposite one; ties are accounted for.
-
-    >>> kendall_tau([1, 2, 3], [10, 20, 30])
-    1.0
-    """
-    agree = ties_a = ties_b = pairs = 0
-    for i in range(len(a)):
-        for j in range(i):
-            left, right = a[i] - a[j], b[i] - b[j]
-            pairs += 1
-            ties_a += left == 0
-            ties_b += right == 0
-            agree += (left * right > 0) - (left * right < 0)
-    norm = math.sqrt((pairs - ties_a) * (pairs - ties_b))
-    return agree / norm if norm else math.nan
+def _same_order(scored: Sequence[tuple[str, float, float]]) -> float:
+    """Kendall's tau-b: 1 for the same order, -1 for the opposite one, NaN where all tie."""
+    try:
+        from scipy.stats import kendalltau
+    except ImportError as error:
+        raise require("scipy", "comparing orders") from error
+    return float(kendalltau([s[1] for s in scored], [s[2] for s in scored]).statistic)
