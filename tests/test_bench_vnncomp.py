@@ -5,13 +5,17 @@ from __future__ import annotations
 import importlib.util
 import json
 import sys
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import pytest
 from exchange_cases import BOX1, HEAD1, layered
 
+from qll.exchange.cases import cases
 from qll.exchange.files import parse
+from qll.exchange.models import attach, files_of
+from qll.verify.documents import decide
 
 BENCH = Path(__file__).parents[1] / "bench"
 
@@ -156,3 +160,27 @@ def test_both_versions_of_the_other_properties_ask_the_same(number: int) -> None
     assert list(one.bounds.atoms()) == list(two.bounds.atoms())
     assert one.assertions == two.assertions
     assert (one.version, two.version) == ((1, 0), (2, 1))
+
+
+def test_property_6_has_two_boxes() -> None:
+    """Intruders far to the left or to the right, who fly away."""
+    first, second = cases(parse("\n".join(acasxu.lines(6, 1))))
+    assert first.side(1, "lower").value == Fraction("0.11140846")
+    assert second.side(1, "upper").value == Fraction("-0.11140846")
+
+
+@pytest.mark.parametrize(
+    ("number", "version"),
+    [
+        (6, 1),
+        (8, 2),  # violated at one point of three thousand: no climb finds it
+        *((k, 2) for k in (5, 6, 7, 9, 10)),
+    ],
+)
+def test_the_other_properties_are_decided(number: int, version: int, shared: Path) -> None:
+    asked = acasxu.PROPERTIES[number]
+    document = parse("\n".join(acasxu.lines(number, version)))
+    network = shared / f"corpus/acasxu/ACASXU_run2a_{asked.network}_batch_2000.onnx"
+    attached = attach(document, files_of(document, [f"f={network}"]))
+    decision = decide(attached.document, attached.network, seconds=100)
+    assert decision.answer == {"verified": "unsat", "falsified": "sat"}[asked.verdict]

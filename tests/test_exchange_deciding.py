@@ -109,35 +109,6 @@ def test_witnesses_lie_within_the_exact_region(adder: Path) -> None:
             assert float(np.float32(value)) == value  # what the network is given, unrounded
 
 
-SIX = """
-(assert (or
-  (and (<= X_0 0.700434925) (>= X_0 -0.129289109) (<= X_1 0.499999896) (>= X_1 0.11140846)
-       (<= X_2 -0.499204121) (>= X_2 -0.499999896) (<= X_3 0.5) (>= X_3 -0.5) (<= X_4 0.5)
-       (>= X_4 -0.5))
-  (and (<= X_0 0.700434925) (>= X_0 -0.129289109) (<= X_1 -0.11140846) (>= X_1 -0.499999896)
-       (<= X_2 -0.499204121) (>= X_2 -0.499999896) (<= X_3 0.5) (>= X_3 -0.5) (<= X_4 0.5)
-       (>= X_4 -0.5))))
-"""
-
-
-def acas_six(assertion: str) -> Document:
-    names = [f"X_{k}" for k in range(5)] + [f"Y_{k}" for k in range(5)]
-    return parse("".join(f"(declare-const {name} Real)\n" for name in names) + SIX + assertion)
-
-
-def test_property_6_of_acasxu_has_two_boxes(shared: Path) -> None:
-    """Reluplex's property 6: intruders far to the left or right, who come from behind."""
-    document = acas_six("(assert (or (<= Y_1 Y_0) (<= Y_2 Y_0) (<= Y_3 Y_0) (<= Y_4 Y_0)))")
-    first, second = cases(document)
-    assert first.side(1, "lower").value == F("0.11140846")
-    assert second.side(1, "upper").value == F("-0.11140846")
-    network = str(shared / "corpus/acasxu/ACASXU_run2a_1_1_batch_2000.onnx")
-    # "Clear of conflict is best" needs minutes; that it is far from worst, seconds.
-    easier = acas_six("(assert (and (>= Y_0 Y_1) (>= Y_0 Y_2) (>= Y_0 Y_3) (>= Y_0 Y_4)))")
-    decision, _ = answer(easier, network, seconds=100)
-    assert decision.answer is Answer.UNSAT
-
-
 def test_products_of_disjunctions() -> None:
     either = "".join(
         f"(assert (or (and (>= X_{k} 0.5) (<= X_{k} 1.0)) (and (>= X_{k} -1.0) (<= X_{k} -0.5))))"

@@ -44,7 +44,7 @@ class SearchNetwork:
 
     @cached_property
     def _weights(self) -> list[list[tuple[int, Any, Any]]]:
-        limits.need(16 * self._entries, "the network of a search")
+        limits.need(16 * self.size, "the network of a search")
         found = []
         for layer in self.form.layers:
             limits.check()
@@ -53,14 +53,15 @@ class SearchNetwork:
         return found
 
     @cached_property
-    def _entries(self) -> int:
+    def size(self) -> int:
+        """Entries of all matrices."""
         return sum(entries(w).size for layer in self.form.layers for _, w in layer.terms)
 
     @cached_property
     def piece(self) -> int:
         """Points that one piece of a step may have."""
         each = 2 * sum(self.form.widths)
-        return max(1, min(PIECE_PRODUCTS // max(self._entries, 1), PIECE_ENTRIES // each))
+        return max(1, min(PIECE_PRODUCTS // max(self.size, 1), PIECE_ENTRIES // each))
 
     @cached_property
     def _biases(self) -> list[Single]:

@@ -40,6 +40,12 @@ ATTACK_SHARE = 0.5
 AGAIN = 2.0
 # From the minimiser of a relaxed node: it is near where a violation would be.
 FROM_NODE = Plan(starts=0, steps=10, seed=2)
+# Boxes are worked on one region after another: once many are needed, some tenths of a second go
+# into points all over the region, for violations in small spots that no climb leads to (ACAS Xu,
+# property 8). By then the prover has asked for a search this often, at most four times a round.
+SCATTER = Plan(starts=16384, steps=1, seed=3)
+SCATTER_PRODUCTS = 250_000_000
+SCATTER_AFTER = 4
 # Linear programmes in a row, each on a neighbouring activation pattern.
 CLIMBS = 10
 # Up to this many inputs the box is split, above it the neurons; if there are more ways to violate,
@@ -137,6 +143,7 @@ class BranchAndBound(Backend):
         proofs: bool,
     ) -> Verdict:
         ties = [] if near is None else [near]
+        searches = 0
 
         def worth(point: Array, value: float) -> bool:
             if not query.is_near(value):
@@ -147,6 +154,14 @@ class BranchAndBound(Backend):
             return judgement.worth is Worth.VIOLATION
 
         def search(points: Array, leaves: Sequence[int], programmes: bool) -> Array | None:
+            nonlocal searches
+            searches += 1
+            if searches == SCATTER_AFTER + 1 and splits_boxes(query) and query.integers is None:
+                most = min(SCATTER.starts, SCATTER_PRODUCTS // max(network.size, 1))
+                wide = replace(SCATTER, starts=most)
+                best_of_all = attack(network, [query], wide, deadline=deadline)[0]
+                if worth(best_of_all.point, best_of_all.value):
+                    return best_of_all.point
             starts = query.clip(points)
             # As they are: the attack sees them in float32.
             condition = query.hunted
