@@ -11,7 +11,8 @@ from verify_cases import chain as chain_network
 from verify_cases import random_network, sizes_of
 
 from qll.bounds.chain import Chain, DualLanes, Node, evaluate
-from qll.bounds.crown import Crown, DenseChain
+from qll.bounds.crown import Crown
+from qll.bounds.dense import DenseGraph
 from qll.bounds.dual import Domains, DualBound, Multipliers, Rates
 from qll.networks.relu_form import Layer, ReluForm
 
@@ -222,12 +223,31 @@ def test_crown_contains_samples_on_any_graph(seed: int) -> None:
         assert (z[k] <= high[0].numpy() + 1e-9).all()
     rows = crown.rows(boxes, len(form.layers), torch.eye(3, dtype=torch.float64)[None])
     assert (z[-1].min(axis=0) >= rows.value[0].numpy() - 1e-9).all()
-    if form.is_chain:
-        found = DenseChain(form).bound(
-            lower[None], upper[None], np.eye(3), np.zeros(3), sizes=sizes_of(form, lower, upper)
-        )
-        assert np.allclose(found.value[0], rows.value[0].numpy(), atol=1e-9)
-        assert np.allclose(found.linear[0], rows.inputs[0].numpy(), atol=1e-9)
+    sizes = sizes_of(form, lower, upper)
+    found = DenseGraph(form).bound(lower[None], upper[None], np.eye(3), np.zeros(3), sizes=sizes)
+    assert np.allclose(found.value[0], rows.value[0].numpy(), atol=1e-9)
+    assert np.allclose(found.linear[0], rows.inputs[0].numpy(), atol=1e-9)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_compiled_bounds_of_graphs_are_those_of_the_reference(seed: int) -> None:
+    """Skips, rows that read the input themselves, mixtures of rows."""
+    rng = np.random.default_rng(seed)
+    form = random_network(rng, skips=True).relu_form
+    lower = rng.standard_normal((4, form.input_size))
+    upper = lower + rng.random((4, form.input_size))
+    rows, constant = rng.standard_normal((4, 3)), rng.standard_normal(4)
+    inputs, parts = rng.standard_normal((4, form.input_size)), ([0], [1, 2, 3])
+    sizes = sizes_of(form, lower, upper)
+    found = DenseGraph(form).bound(
+        lower, upper, rows, constant, parts, sizes=sizes, inputs=inputs, margin=np.inf
+    )
+    for n in range(4):  # one by one: the reference bounds what is open on any of its boxes
+        box = lower[n : n + 1], upper[n : n + 1]
+        expected = Crown(form).bound(*box, rows, constant, parts, inputs=inputs, sizes=sizes)
+        for name in ("low", "high", "value", "linear", "mixed", "mixed_linear"):
+            ours, theirs = getattr(found, name)[n], getattr(expected, name)[0]
+            assert np.allclose(ours, theirs, atol=1e-9), name
 
 
 def test_linear_network_is_exact() -> None:

@@ -10,7 +10,8 @@ import pytest
 import torch
 from verify_cases import chain, sizes_of
 
-from qll.bounds.crown import Boxes, Crown, DenseChain
+from qll.bounds.crown import Boxes, Crown
+from qll.bounds.dense import DenseGraph
 from qll.exchange.files import read
 from qll.formula.hard import Min, affine
 from qll.networks import ReluForm, load
@@ -82,7 +83,7 @@ def test_compiled_bounds_are_those_of_the_reference(
     upper = lower + rng.random((20, 3)) * rng.choice([0.0, 0.1, 2.0], size=(20, 1))
     rows, constant = rng.standard_normal((5, 4)), rng.standard_normal(5)
     parts = ([0], [1, 2], [2, 3, 4])
-    dense, crown = DenseChain(form), Crown(form)
+    dense, crown = DenseGraph(form), Crown(form)
     sizes = sizes_of(form, lower, upper)
     found = dense.bound(lower, upper, rows, constant, parts, sizes=sizes, margin=np.inf)
     for n in range(20):
@@ -120,7 +121,7 @@ def test_a_mixture_bounds_the_largest_of_its_rows(seed: int) -> None:
     rows, constant = rng.standard_normal((4, 4)), rng.standard_normal(4)
     sizes = sizes_of(form, lower, upper)
     every = [range(4)]
-    found = DenseChain(form).bound(lower, upper, rows, constant, every, sizes=sizes, margin=np.inf)
+    found = DenseGraph(form).bound(lower, upper, rows, constant, every, sizes=sizes, margin=np.inf)
     assert np.allclose(found.weights[0].sum(axis=1), 1.0)
     assert (found.mixed[:, 0] >= found.value.max(axis=1) - 1e-9).all()
     for n in range(8):
@@ -134,7 +135,7 @@ def test_a_mixture_bounds_the_largest_of_its_rows(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(6))
 def test_what_is_known_of_a_box_holds_on_its_parts(seed: int) -> None:
     form, rng = deep_form(seed), np.random.default_rng(seed)
-    dense = DenseChain(form)
+    dense = DenseGraph(form)
     rows, constant = np.eye(4), np.zeros(4)
     lower, upper = -np.ones((1, 3)), np.ones((1, 3))
     sizes = sizes_of(form, lower, upper)

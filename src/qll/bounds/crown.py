@@ -9,7 +9,6 @@ rounding may have added (`qll.bounds.rounding`).
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -20,7 +19,6 @@ from qll.bounds.dual import Allowance, DualBound
 from qll.bounds.groups import Array
 from qll.bounds.rounding import Sizes, proved
 from qll.late import late
-from qll.networks.relu_form import ReluForm
 
 if TYPE_CHECKING:
     import torch
@@ -35,8 +33,6 @@ MOST_ENTRIES = 1 << 24
 PIECE_WORK, SPARSE_WORK = 2_000_000_000, 16
 # From this many inputs on those that cannot move are left out of the products.
 MANY_INPUTS = 64
-# Layers up to this width are followed densely by the compiled reading.
-DENSE_WIDTH = 512
 
 
 @dataclass(frozen=True, eq=False)
@@ -336,8 +332,8 @@ class Crown(DualBound):
         inputs: Array | None = None,
         sizes: Sizes | None = None,
     ) -> BoxBounds:
-        """The reference of `DenseChain.bound`, for any graph and rows that speak of the input
-        (``inputs``, one row each); it blames nobody."""
+        """The reference of `qll.bounds.dense`, for any graph; it blames nobody. Rows may speak of
+        the input (``inputs``, one row each)."""
         allowance = None if sizes is None else self.allowance(sizes)
         size = None if sizes is None else self.tensor(sizes.objectives(rows, constant, inputs))
         boxes = self.pre_activations(self.tensor(lower), self.tensor(upper), allowance)
@@ -348,12 +344,13 @@ class Crown(DualBound):
             boxes, last, outputs, offset, direct,
             size=None if size is None else size[None], allowance=allowance,
         )  # fmt: skip
+        most = -self.rows(boxes, last, -outputs, -offset, None if direct is None else -direct).value
         mixtures = torch.zeros(
             len(lower), len(conjunctions), len(rows), dtype=self.dtype, device=self.device
         )
         for index, leaves in enumerate(conjunctions):
             mixtures[:, index, leaves] = _mixture(
-                boxes, each.value[:, leaves], each.inputs[:, leaves]
+                boxes, each.value[:, leaves], each.inputs[:, leaves], most[:, leaves]
             )
         mixed = self.rows(
             boxes, last, mixtures @ outputs, (mixtures @ offset[0, :, None])[..., 0],
@@ -391,94 +388,31 @@ def _times(back: Tensor, vector: Tensor, units: Tensor | None) -> Tensor:
     return torch.cat([vector[units], -vector[units]])[None]
 
 
-def _mixture(boxes: Boxes, value: Tensor, linear: Tensor) -> Tensor:
+def _mixture(boxes: Boxes, value: Tensor, linear: Tensor, most: Tensor) -> Tensor:
     """Weights (B, leaves) of a good mixture of the leaves' linear bounds over each box: it is
-    concave in the weights, so a few multiplicative steps find one."""
+    concave in the weights, so a few multiplicative steps find one. Leaves that are positive nowhere
+    (``most``) are left out: on no part of the box they will help."""
     count = value.shape[1]
     rad = (boxes.upper - boxes.lower) / 2
     centre = value + (linear.abs() @ rad[:, :, None])[..., 0]
-    best, at = value.max(dim=1)
+    hopeful = most > 0
+    best, at = torch.where(hopeful, value, -torch.inf).max(dim=1)
     chosen = torch.nn.functional.one_hot(at, count).to(value.dtype)
     if count == 1:
         return chosen
-    trial = (chosen + 1.0 / count) / 2
+    trial = (chosen + hopeful / hopeful.sum(dim=1, keepdim=True).clamp(min=1)) / 2
     for step in range(12):
         side = -(trial[:, None] @ linear)[:, 0].sign() * rad
         each = centre + (linear @ side[:, :, None])[..., 0]
         total = (trial * each).sum(dim=1)
-        better = total > best
+        better = (total > best) & hopeful.any(dim=1)
         best = torch.where(better, total, best)
         chosen = torch.where(better[:, None], trial, chosen)
-        slope = each - total[:, None]
+        slope = torch.where(trial > 0, each - total[:, None], 0.0)
         size = slope.abs().amax(dim=1, keepdim=True) + 1e-30
         trial = trial * torch.exp(slope / size * (2.0 * 0.8**step))
         trial = trial / trial.sum(dim=1, keepdim=True)
     return chosen
-
-
-class DenseChain:
-    """The compiled reading of `Crown` for a chain of small layers."""
-
-    def __init__(self, form: ReluForm) -> None:
-        blocks = [layer.terms[0][1] for layer in form.layers]
-        dense = [b if isinstance(b, np.ndarray) else b.toarray() for b in blocks]
-        self.widths = np.array(form.widths, dtype=np.int64)
-        self.weights = np.concatenate([b.ravel() for b in dense]).astype(np.float64)
-        self.biases = np.concatenate([layer.bias for layer in form.layers])
-        self.starts = np.cumsum([0, *form.widths[1:-1]])
-
-    @staticmethod
-    def fits(form: ReluForm) -> bool:
-        return form.is_relu_chain and max(form.widths) <= DENSE_WIDTH
-
-    @property
-    def neurons(self) -> int:
-        """Hidden ones."""
-        return int(self.starts[-1])
-
-    def bound(
-        self,
-        lower: Array,
-        upper: Array,
-        rows: Array,
-        constant: Array,
-        conjunctions: Sequence[Sequence[int]] = (),
-        *,
-        sizes: Sizes,
-        known: tuple[Array, Array] | None = None,
-        margin: float = 0.0,
-    ) -> BoxBounds:
-        """Lower bounds of ``rows . z_L + constant`` and of mixtures of each conjunction's rows
-        (with more work where they are not above ``margin``), over N boxes within that of ``sizes``;
-        bounds of the hidden neurons are intersected with the ``known`` ones."""
-        from qll.kernels.dual_boxes import crown_boxes
-
-        count, inputs = lower.shape
-        shape = (count, self.neurons)
-        low, high = known or (np.full(shape, -np.inf), np.full(shape, np.inf))
-        low, high = np.array(low, order="C"), np.array(high, order="C")
-        starts = np.cumsum([0, *(len(c) for c in conjunctions)], dtype=np.int64)
-        leaves = np.array([m for c in conjunctions for m in c], dtype=np.int64)
-        values = np.empty((count, len(rows)))
-        linear = np.empty((count, len(rows), inputs))
-        mixed, mixtures = np.empty((count, len(conjunctions))), np.empty((count, len(leaves)))
-        mixed_linear, blame = np.empty((2, count, len(conjunctions), inputs))
-        crown_boxes(
-            self.widths, self.weights, self.biases,
-            np.ascontiguousarray(lower), np.ascontiguousarray(upper),
-            np.ascontiguousarray(rows), np.ascontiguousarray(constant), leaves, starts, margin,
-            np.concatenate([*sizes.hidden(), np.zeros(0)]), sizes.inputs,
-            sizes.objectives(rows, constant), sizes.unit,
-            low, high, values, linear, mixed, mixtures, mixed_linear, blame,
-        )  # fmt: skip
-        weights = np.split(mixtures, starts[1:-1], axis=1) if len(conjunctions) else []
-        return BoxBounds(
-            proved(values), linear, proved(mixed), weights, mixed_linear, blame, low, high
-        )
-
-    def by_layer(self, flat: Array) -> list[Array]:
-        """Values of the hidden neurons (neurons,), layer by layer."""
-        return [flat[a:b] for a, b in itertools.pairwise(self.starts)]
 
 
 def _absolute(matrix: Tensor) -> Tensor:

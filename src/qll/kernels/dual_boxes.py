@@ -1,9 +1,12 @@
-"""CROWN over many boxes of one dense chain, in float64: one box at a time, its rows as a matrix.
+"""CROWN over many boxes of one small ReLU graph, in float64: one box at a time, rows as a matrix.
 
 The reference is `qll.bounds.crown.Crown`. Box by box, only neurons whose sign is open on *this* box
 are bounded again, neurons that are off drop out of every product, and everything of a box stays in
 the cache between the products. Every bound is less what rounding may have added to it
 (`qll.bounds.rounding`): ``unit`` times the size of what was summed.
+
+Layer k (from 0) reads the terms ``term_starts[k]`` to ``term_starts[k + 1]``; ``sources`` says of
+each what it is a matrix of: the input (0) or the activations of hidden layer ``sources[t] - 1``.
 """
 
 from __future__ import annotations
@@ -47,19 +50,35 @@ def _blame(block, gap_above, gap_below, reads, blame):  # type: ignore[no-untype
 
 
 @_compile
+def _pour(current, matrix, target, moved, add):  # type: ignore[no-untyped-def]
+    """``target (+)= current @ matrix``."""
+    if not add:
+        np.dot(current, matrix, target)
+        return
+    count, width = target.shape
+    product = moved[: count * width].reshape(count, width)
+    np.dot(current, matrix, product)
+    target += product
+
+
+@_compile
 def _backward(  # type: ignore[no-untyped-def]
-    current, layer, matrices, counts, lines, reads, lower, upper, buffers, reach, unit,
-    value, pixel, blame,
+    layer, term_starts, sources, matrices, counts, lines, reads, lower, upper, flow, given, moved,
+    reach, unit, value, pixel, blame,
 ):  # fmt: skip
-    """Add lower bounds of ``current . a_layer`` (the activations of a hidden layer, counted from 0,
-    without those that are off) to ``value`` (r,); the linear functions of the input that were
-    minimised go to ``pixel`` (r, inputs). ``blame`` has no rows or r. Overwrites ``current``."""
+    """Add lower bounds to ``value`` (r,) of rows whose coefficients of hidden activations below
+    ``layer``, without those that are off, are in ``flow`` where ``given`` says so, and of the input
+    in ``pixel`` (r, inputs), which ends as the linear functions that were minimised. ``blame`` has
+    no rows or r. Overwrites ``flow`` and clears ``given``."""
     count, size = pixel.shape
-    for k in range(layer, -1, -1):
+    for k in range(layer - 1, -1, -1):
         here = counts[k]
+        if not given[k]:
+            continue
+        given[k] = False
         if here == 0:
-            pixel[:] = 0.0
-            return
+            continue
+        current = flow[k, : count * here].reshape(count, here)
         rise = lines[k, 1, :here]
         if blame.shape[0]:
             _blame(current, rise, lines[k, 4], reads[k], blame)
@@ -67,14 +86,17 @@ def _backward(  # type: ignore[no-untyped-def]
             current, lines[k, 0], rise, lines[k, 2], lines[k, 3], lines[k, 5], lines[k, 6], unit,
             value,
         )  # fmt: skip
-        below = counts[k - 1] if k else size
-        matrix = matrices[k, : here * below].reshape(here, below)
-        if k == 0:
-            np.dot(current, matrix, pixel)
-        elif below:
-            following = buffers[k & 1, : count * below].reshape(count, below)
-            np.dot(current, matrix, following)
-            current = following
+        for t in range(term_starts[k], term_starts[k + 1]):
+            below = counts[sources[t] - 1] if sources[t] else size
+            if below == 0:
+                continue
+            matrix = matrices[t, : here * below].reshape(here, below)
+            if sources[t] == 0:
+                _pour(current, matrix, pixel, moved, True)
+                continue
+            target = flow[sources[t] - 1, : count * below].reshape(count, below)
+            _pour(current, matrix, target, moved, given[sources[t] - 1])
+            given[sources[t] - 1] = True
     for r in range(count):
         total, large = 0.0, 0.0
         for p in range(size):
@@ -85,21 +107,29 @@ def _backward(  # type: ignore[no-untyped-def]
 
 
 @_compile
-def _interval(weight, bias, mid, rad, sizes, unit, low, high):  # type: ignore[no-untyped-def]
-    """Intersect [low, high] with interval arithmetic from ``mid +- rad`` below."""
-    for i in range(weight.shape[0]):
-        entries = weight[i]
-        centre, spread, large = 0.0, 0.0, abs(bias[i]) + sizes[i]
+def _sums(matrix, mid, rad, centre, spread, large):  # type: ignore[no-untyped-def]
+    """Add what one term gives to the pre-activations from ``mid +- rad`` below."""
+    for i in range(matrix.shape[0]):
+        entries = matrix[i]
+        middle, width, size = 0.0, 0.0, 0.0
         for j in range(entries.shape[0]):
-            centre += entries[j] * mid[j]
-            spread += abs(entries[j]) * rad[j]
+            middle += entries[j] * mid[j]
+            width += abs(entries[j]) * rad[j]
             # of the ranges at hand, which may be wider than what is known of the whole box
-            large += abs(entries[j]) * (abs(mid[j]) + rad[j])
-        least, most = centre + bias[i] - spread, centre + bias[i] + spread
-        if least - unit * large > low[i]:  # not so for what is not a number
-            low[i] = least - unit * large
-        if most + unit * large < high[i]:
-            high[i] = most + unit * large
+            size += abs(entries[j]) * (abs(mid[j]) + rad[j])
+        centre[i] += middle
+        spread[i] += width
+        large[i] += size
+
+
+@_compile
+def _intersect(centre, spread, large, unit, low, high):  # type: ignore[no-untyped-def]
+    for i in range(low.shape[0]):
+        lost = spread[i] + unit * large[i]
+        if centre[i] - lost > low[i]:  # not so for what is not a number
+            low[i] = centre[i] - lost
+        if centre[i] + lost < high[i]:
+            high[i] = centre[i] + lost
 
 
 @_compile
@@ -137,53 +167,60 @@ def _share(reads, pixel, rad):  # type: ignore[no-untyped-def]
 
 @_compile
 def _last(  # type: ignore[no-untyped-def]
-    rows, constant, large, matrix, bias, hidden, matrices, counts, lines, reads, lower, upper,
-    starting, buffers, reach, unit, value, pixel, blame,
+    rows, constant, direct, large, bias, term_starts, sources, gathered, matrices, counts, lines,
+    reads, lower, upper, flow, given, moved, reach, unit, value, pixel, blame,
 ):  # fmt: skip
-    """Lower bounds of ``rows . z_L + constant`` (of the size ``large``) from the relaxations of all
-    hidden layers."""
-    count, below = rows.shape[0], matrix.shape[1]
+    """Lower bounds of ``rows . z_L + direct . x + constant`` (of the size ``large``) from the
+    relaxations of all hidden layers."""
+    count, size = pixel.shape
+    hidden = counts.shape[0]
     for r in range(count):
         value[r] = constant[r] - unit * large[r]
         for o in range(rows.shape[1]):
             value[r] += rows[r, o] * bias[o]
-    if below == 0:
-        pixel[:] = 0.0
-    elif hidden == 0:
-        np.dot(rows, matrix, pixel)
-        for r in range(count):
-            for p in range(pixel.shape[1]):
-                c = pixel[r, p]
-                value[r] += c * lower[p] if c > 0.0 else c * upper[p]
-    else:
-        block = starting[: count * below].reshape(count, below)
-        np.dot(rows, matrix, block)
-        _backward(
-            block, hidden - 1, matrices, counts, lines, reads, lower, upper, buffers, reach, unit,
-            value, pixel, blame,
-        )  # fmt: skip
+    pixel[:] = direct
+    first = term_starts[hidden]
+    for t in range(first, term_starts[hidden + 1]):
+        below = counts[sources[t] - 1] if sources[t] else size
+        if below == 0:
+            continue
+        matrix = gathered[t - first, : rows.shape[1] * below].reshape(rows.shape[1], below)
+        if sources[t] == 0:
+            _pour(rows, matrix, pixel, moved, True)
+        else:
+            target = flow[sources[t] - 1, : count * below].reshape(count, below)
+            _pour(rows, matrix, target, moved, given[sources[t] - 1])
+            given[sources[t] - 1] = True
+    _backward(
+        hidden, term_starts, sources, matrices, counts, lines, reads, lower, upper, flow, given,
+        moved, reach, unit, value, pixel, blame,
+    )  # fmt: skip
 
 
 @_compile
-def _mix(values, linear, half, leaves, unit, weight):  # type: ignore[no-untyped-def]
+def _mix(values, most, linear, half, leaves, unit, weight):  # type: ignore[no-untyped-def]
     """Into ``weight``: the mixture of the leaves' linear bounds (their least values over the box
     are ``values``) that is largest at its least point; that value is returned.
 
-    Concave in the weights, so a few multiplicative steps find a good one.
+    Concave in the weights, so a few multiplicative steps find a good one. Leaves that are positive
+    nowhere (where minus them is at least ``most`` >= 0) are left out: on no part of the box will
+    they help, and a split for their sake is lost.
     """
     count, size = leaves.shape[0], half.shape[0]
-    best, at = -np.inf, 0
+    best, at, hopeful = -np.inf, 0, 0
     for m in range(count):
-        if values[leaves[m]] > best:
-            best, at = values[leaves[m]], m
+        if most[leaves[m]] < 0.0:
+            hopeful += 1
+            if values[leaves[m]] > best:
+                best, at = values[leaves[m]], m
     weight[:] = 0.0
     weight[at] = 1.0
-    if count == 1:
-        return best
+    if hopeful < 2:
+        return values[leaves[at]]
     centre, each, trial = np.zeros(count), np.zeros(count), weight.copy()
     large = np.zeros(count)  # twice for the mixture's own coefficients
     for m in range(count):
-        trial[m] = 0.5 * (trial[m] + 1.0 / count)
+        trial[m] = 0.5 * (trial[m] + 1.0 / hopeful) if most[leaves[m]] < 0.0 else 0.0
         spread = 0.0
         for p in range(size):
             spread += abs(linear[leaves[m], p]) * half[p]
@@ -206,9 +243,11 @@ def _mix(values, linear, half, leaves, unit, weight):  # type: ignore[no-untyped
             weight[:] = trial
         largest = 1e-30
         for m in range(count):
-            largest = max(largest, abs(each[m] - value))
+            if trial[m] > 0.0:
+                largest = max(largest, abs(each[m] - value))
         for m in range(count):
-            trial[m] *= np.exp((each[m] - value) / largest * rate)
+            if trial[m] > 0.0:
+                trial[m] *= np.exp((each[m] - value) / largest * rate)
         trial /= trial.sum()
         rate *= WEIGHT_DECAY
     return best
@@ -217,12 +256,15 @@ def _mix(values, linear, half, leaves, unit, weight):  # type: ignore[no-untyped
 @_compile
 def crown_boxes(  # type: ignore[no-untyped-def]
     widths,  # (layers + 1,): inputs, hidden layers, outputs
-    weights,  # all layers' (n_k, n_k-1), flat, so that one compilation serves any depth
+    term_starts,  # (layers + 1,)
+    sources,  # (terms,)
+    weights,  # all terms' (n_k, n_source), flat, so that one compilation serves any graph
     biases,  # all layers', flat
     lower,  # (N, inputs)
     upper,
     rows,  # (m, outputs)
     constant,  # (m,)
+    direct,  # (m, inputs): with which the rows read the input themselves
     leaves,  # the rows of each conjunction, one after the other
     starts,  # (C + 1,): where each conjunction begins in them
     margin,  # a conjunction above it is refuted
@@ -232,7 +274,7 @@ def crown_boxes(  # type: ignore[no-untyped-def]
     unit,  # what of a size may be lost to rounding
     low,  # in: what is known of the hidden neurons (N, neurons); out: their bounds
     high,
-    values,  # out (N, m): lower bounds of ``rows . z_L + constant``
+    values,  # out (N, m): lower bounds of ``rows . z_L + direct . x + constant``
     linear,  # out (N, m, inputs): the linear functions that were minimised
     mixed,  # out (N, C): lower bounds of a mixture of each conjunction's rows
     mixtures,  # out (N, len(leaves)): its weights
@@ -241,10 +283,14 @@ def crown_boxes(  # type: ignore[no-untyped-def]
 ):
     hidden, count, size = widths.shape[0] - 2, rows.shape[0], lower.shape[1]
     widest = max(count, widths.max())
-    buffers = np.zeros((2, 2 * widest * widest))
-    starting = np.zeros(2 * widest * widest)
-    gathered = np.zeros(widest * widest)
-    matrices = np.zeros((hidden, widest * widest))
+    most_terms = 0
+    for k in range(hidden + 1):
+        most_terms = max(most_terms, term_starts[k + 1] - term_starts[k])
+    flow = np.zeros((hidden, 2 * widest * widest))
+    given = np.zeros(hidden, dtype=np.bool_)
+    moved = np.zeros(2 * widest * widest)
+    gathered = np.zeros((most_terms, widest * widest))
+    matrices = np.zeros((sources.shape[0], widest * widest))
     counts = np.zeros(hidden, dtype=np.int64)
     live = np.zeros((hidden, widest), dtype=np.int64)
     lines = np.zeros((hidden, 7, widest))
@@ -253,90 +299,138 @@ def crown_boxes(  # type: ignore[no-untyped-def]
     pixel = np.zeros(2 * widest * size)
     value = np.zeros(2 * widest)
     chosen = np.zeros(widest, dtype=np.int64)
-    mid, rad = np.zeros(widest), np.zeros(widest)
+    mid, rad = np.zeros((hidden + 1, widest)), np.zeros((hidden + 1, widest))
+    centre, spread, summed = np.zeros(widest), np.zeros(widest), np.zeros(widest)
     none = np.zeros((0, size))
     half = np.zeros(size)
     mixture = np.zeros((1, rows.shape[1]))
     one, one_large, pixels = np.zeros(1), np.zeros(1), np.zeros((1, size))
+    one_direct = np.zeros((1, size))
+    several = starts.shape[0] - 1 < leaves.shape[0]  # some conjunction has more rows than one
+    most, turned = np.full(count, -1.0), np.zeros((count, size))  # minus how large rows may be
     for n in range(lower.shape[0]):
-        below, at, first = size, 0, 0  # places in weights and among the neurons
+        at, first = 0, 0  # places in weights and among the neurons
         for p in range(size):
             half[p] = 0.5 * (upper[n, p] - lower[n, p])
-            mid[p], rad[p] = 0.5 * (lower[n, p] + upper[n, p]), half[p]
+            mid[0, p], rad[0, p] = 0.5 * (lower[n, p] + upper[n, p]), half[p]
         for k in range(hidden + 1):
-            # The columns of this layer whose neurons are not off.
-            width = widths[k + 1]
-            matrix = gathered[: width * below].reshape(width, below)
-            for i in range(width):
-                for j in range(below):
-                    matrix[i, j] = weights[at + i * widths[k] + (live[k - 1, j] if k else j)]
+            # The columns of this layer's terms whose neurons are not off.
+            width, begin, end = widths[k + 1], term_starts[k], term_starts[k + 1]
+            alone = True  # it reads the input only
+            for t in range(begin, end):
+                source = sources[t]
+                below = counts[source - 1] if source else size
+                matrix = gathered[t - begin, : width * below].reshape(width, below)
+                if source:
+                    alone = False
+                    for i in range(width):
+                        for j in range(below):
+                            matrix[i, j] = weights[at + i * widths[source] + live[source - 1, j]]
+                else:
+                    matrix[:] = weights[at : at + width * size].reshape(width, size)
+                at += width * widths[source]
             bias = biases[first : first + width]
             if k == hidden:
                 break
-            least, most = low[n, first : first + width], high[n, first : first + width]
+            least, largest = low[n, first : first + width], high[n, first : first + width]
             mine_large = sizes[first : first + width]
-            at, first = at + width * widths[k], first + width
-            _interval(matrix, bias, mid[:below], rad[:below], mine_large, unit, least, most)
-            if k == 0:
-                for i in range(width):
-                    _share(own[i], matrix[i], half)
-            else:
-                open_ = 0
-                for i in range(width):
-                    if least[i] < 0.0 < most[i]:
-                        chosen[open_] = i
-                        open_ += 1
-                if open_ and below:
-                    block = starting[: 2 * open_ * below].reshape(2 * open_, below)
+            first += width
+            for i in range(width):
+                centre[i], spread[i], summed[i] = bias[i], 0.0, abs(bias[i]) + mine_large[i]
+            for t in range(begin, end):
+                source = sources[t]
+                below = counts[source - 1] if source else size
+                matrix = gathered[t - begin, : width * below].reshape(width, below)
+                _sums(matrix, mid[source], rad[source], centre, spread, summed)
+            _intersect(centre, spread, summed, unit, least, largest)
+            open_ = 0
+            for i in range(width):
+                if least[i] < 0.0 < largest[i]:
+                    chosen[open_] = i
+                    open_ += 1
+            if open_:
+                found = pixel[: 2 * open_ * size].reshape(2 * open_, size)
+                found[:] = 0.0
+                for c in range(open_):
+                    lost = unit * mine_large[chosen[c]]
+                    value[c], value[open_ + c] = bias[chosen[c]] - lost, -bias[chosen[c]] - lost
+                for t in range(begin, end):
+                    source = sources[t]
+                    below = counts[source - 1] if source else size
+                    matrix = gathered[t - begin, : width * below].reshape(width, below)
+                    if source == 0:
+                        for c in range(open_):
+                            found[c] += matrix[chosen[c]]
+                            found[open_ + c] -= matrix[chosen[c]]
+                        continue
+                    block = flow[source - 1, : 2 * open_ * below].reshape(2 * open_, below)
+                    if not given[source - 1]:
+                        block[:] = 0.0
+                        given[source - 1] = True
                     for c in range(open_):
-                        i = chosen[c]
-                        lost = unit * mine_large[i]
-                        value[c], value[open_ + c] = bias[i] - lost, -bias[i] - lost
                         for j in range(below):
-                            block[c, j], block[open_ + c, j] = matrix[i, j], -matrix[i, j]
-                    found = pixel[: 2 * open_ * size].reshape(2 * open_, size)
+                            block[c, j] += matrix[chosen[c], j]
+                            block[open_ + c, j] -= matrix[chosen[c], j]
+                if not alone:
                     _backward(
-                        block, k - 1, matrices, counts, lines, reads, lower[n], upper[n], buffers,
-                        reach, unit, value[: 2 * open_], found, none,
+                        k, term_starts, sources, matrices, counts, lines, reads, lower[n],
+                        upper[n], flow, given, moved, reach, unit, value[: 2 * open_], found, none,
                     )  # fmt: skip
-                    for c in range(open_):
-                        i = chosen[c]
-                        if value[c] > least[i]:
-                            least[i] = value[c]
-                        if -value[open_ + c] < most[i]:
-                            most[i] = -value[open_ + c]
-                        _share(own[i], found[c], half)
-            here = _lines(least, most, bias, mine_large, live[k], lines[k], mid, rad)
-            kept = matrices[k, : here * below].reshape(here, below)
+                for c in range(open_):
+                    i = chosen[c]
+                    _share(own[i], found[c], half)
+                    if alone:
+                        continue
+                    if value[c] > least[i]:
+                        least[i] = value[c]
+                    if -value[open_ + c] < largest[i]:
+                        largest[i] = -value[open_ + c]
+            here = _lines(
+                least, largest, bias, mine_large, live[k], lines[k], mid[k + 1], rad[k + 1]
+            )
+            for t in range(begin, end):
+                below = counts[sources[t] - 1] if sources[t] else size
+                matrix = gathered[t - begin, : width * below].reshape(width, below)
+                kept = matrices[t, : here * below].reshape(here, below)
+                for c in range(here):
+                    kept[c] = matrix[live[k, c]]
             for c in range(here):
-                kept[c] = matrix[live[k, c]]
                 reads[k, c] = own[live[k, c]]
-            counts[k] = below = here
+            counts[k] = here
         _last(
-            rows, constant, large, matrix, bias, hidden, matrices, counts, lines, reads,
-            lower[n], upper[n], starting, buffers, reach, unit, values[n], linear[n], none,
+            rows, constant, direct, large, bias, term_starts, sources, gathered, matrices, counts,
+            lines, reads, lower[n], upper[n], flow, given, moved, reach, unit, values[n],
+            linear[n], none,
         )  # fmt: skip
+        if several:
+            _last(
+                -rows, -constant, -direct, large, bias, term_starts, sources, gathered, matrices,
+                counts, lines, reads, lower[n], upper[n], flow, given, moved, reach, unit, most,
+                turned, none,
+            )  # fmt: skip
         for c in range(starts.shape[0] - 1):
             mine = leaves[starts[c] : starts[c + 1]]
             weight = mixtures[n, starts[c] : starts[c + 1]]
-            mixed[n, c] = _mix(values[n], linear[n], half, mine, unit, weight)
+            mixed[n, c] = _mix(values[n], most, linear[n], half, mine, unit, weight)
             blame[n, c] = 0.0
             mixture[:] = 0.0
             one[0] = one_large[0] = 0.0
+            one_direct[:] = 0.0
             for p in range(size):
                 mixed_linear[n, c, p] = 0.0
             for m in range(mine.shape[0]):
                 mixture[0] += weight[m] * rows[mine[m]]
                 one[0] += weight[m] * constant[mine[m]]
+                one_direct[0] += weight[m] * direct[mine[m]]
                 one_large[0] += weight[m] * large[mine[m]]
                 mixed_linear[n, c] += weight[m] * linear[n, mine[m]]
             if mixed[n, c] > margin:
                 continue
             # The relaxation of the mixture is at least as tight as the mixture of relaxations.
             _last(
-                mixture, one, one_large, matrix, bias, hidden, matrices, counts, lines, reads,
-                lower[n], upper[n], starting, buffers, reach, unit, value[:1], pixels,
-                blame[n, c : c + 1],
+                mixture, one, one_direct, one_large, bias, term_starts, sources, gathered,
+                matrices, counts, lines, reads, lower[n], upper[n], flow, given, moved, reach,
+                unit, value[:1], pixels, blame[n, c : c + 1],
             )  # fmt: skip
             if value[0] >= mixed[n, c]:
                 mixed[n, c] = value[0]

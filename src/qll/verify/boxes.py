@@ -15,7 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from qll.bounds.crown import BoxBounds, Crown, DenseChain
+from qll.bounds.crown import BoxBounds, Crown
+from qll.bounds.dense import DenseGraph
 from qll.bounds.rounding import MOST, Rounding, Sizes
 from qll.kernels import available
 from qll.networks.relu_form import ReluForm
@@ -47,7 +48,7 @@ ALONE = 0.5
 PATIENCE = 400
 WAIT = 4
 REACH_MORE, REACH_LESS = 1.25, 0.8
-# A box that loses more than half of an input's range is bounded again before it is halved.
+# A box that loses more than half of the range that is to be halved is bounded again instead.
 SHRUNK = 0.5
 # A few roundings: of a quotient, a difference and a sum.
 ROUNDED = 2.0**-50
@@ -68,7 +69,7 @@ class BoxProver:
         self.crown = Crown(form, device=device)
         compiled = compiled and available()
         self.finisher = ChainProver(form) if compiled and fits_kernels(form) else None
-        self.dense = DenseChain(form) if compiled and DenseChain.fits(form) else None
+        self.dense = DenseGraph(form) if compiled and DenseGraph.fits(form) else None
 
     def prepare(self) -> None:
         """Load the kernels, or compile them: seconds, once on a machine, and no query's time."""
@@ -104,10 +105,9 @@ class BoxProver:
 class _BoxRun:
     def __init__(self, prover: BoxProver, query: Query, deadline: float, search: Search) -> None:
         self.crown = prover.crown
-        # The compiled paths read the outputs alone.
-        outputs_only = query.search.inputs is None
-        self.dense = prover.dense if outputs_only else None
-        self.finisher = prover.finisher if outputs_only else None
+        self.dense = prover.dense
+        # It reads the outputs alone.
+        self.finisher = prover.finisher if query.search.inputs is None else None
         self.query = query
         self.whole = query.integers
         self.deadline = deadline
@@ -136,7 +136,7 @@ class _BoxRun:
         reach = float((np.abs(self.rows) @ last + np.abs(self.constant)).max())
         self.margin = MARGIN * max(1.0, reach)
 
-    def tighten(self, dense: DenseChain) -> None:
+    def tighten(self, dense: DenseGraph) -> None:
         """Sizes by CROWN over the whole box: interval arithmetic overstates those of deep ones."""
         rows = np.zeros((1, self.form.output_size))
         box = self.query.lower[None], self.query.upper[None]
@@ -203,7 +203,9 @@ class _BoxRun:
             found = self.crown.bound(*box, inputs=self.inputs, sizes=self.sizes)
             return replace(self.computed(pool, found), low=pool.low, high=pool.high)
         known = None if alone else (pool.low, pool.high)
-        found = self.dense.bound(*box, sizes=self.sizes, known=known, margin=self.margin)
+        found = self.dense.bound(
+            *box, inputs=self.inputs, sizes=self.sizes, known=known, margin=self.margin
+        )
         return self.computed(pool, found)
 
     def computed(self, pool: Pool, found: BoxBounds) -> BoxBounds:
@@ -285,7 +287,9 @@ class _BoxRun:
             lower = np.where(self.whole, np.ceil(lower), lower)
             upper = np.where(self.whole, np.floor(upper), upper)
         some = (lower <= upper).all(axis=1)
-        shrunk = (upper - lower < SHRUNK * (kept.upper - kept.lower)).any(axis=1)
+        # Of the input that would be halved: another one may go on shrinking for ever.
+        less = upper - lower < SHRUNK * (kept.upper - kept.lower)
+        shrunk = less[np.arange(len(kept)), kept.scores.argmax(axis=1)]
         return replace(kept, lower=lower, upper=upper, shrunk=shrunk).take(some)
 
     def confirmed(self, pool: Pool, closed: Any, boxes: Boxes) -> Any:
@@ -311,7 +315,7 @@ class _BoxRun:
         done[at[good]] = True
         return done
 
-    def finish(self, finisher: ChainProver, dense: DenseChain, pool: Pool) -> Pool:
+    def finish(self, finisher: ChainProver, dense: DenseGraph, pool: Pool) -> Pool:
         """Optimised duals and splits of neurons on each box: what they close is not halved."""
         keep = np.ones(len(pool), dtype=bool)
         for row in range(len(pool)):
@@ -422,7 +426,7 @@ def _load_kernels() -> None:
     sizes = Sizes(Rounding(query.network), query.lower, query.upper)
     sizes.interval()
     box = query.lower[None], query.upper[None]
-    DenseChain(query.form).bound(*box, np.zeros((1, 1)), np.zeros(1), sizes=sizes)
+    DenseGraph(query.form).bound(*box, np.zeros((1, 1)), np.zeros(1), sizes=sizes)
 
 
 def _learn(reach: float, short: float, proved: bool) -> float:
