@@ -22,6 +22,7 @@ from qll.formula.ground import Atom
 from qll.formula.hard import affine
 from qll.formula.nodes import Connective
 from qll.formula.scale import rescaled
+from qll.logics import LOGICS
 from qll.metrics import Evaluation, constant_answer, outputs_of, regression_errors, score
 from qll.networks import load as load_network
 from qll.networks.models import create
@@ -322,6 +323,18 @@ def test_a_run_reports_a_rule_that_cannot_move(tmp_path: Path) -> None:
         options = {"epochs": 6, "logic": "qll:5", "network": "mlp:8", "learning_rate": 1e-4}
         train(resolve(source, data.name, options=options), data=data, reporter=Notes())
         assert len([n for n in notes if "does not move" in n]) == expected, notes
+
+
+@pytest.mark.parametrize("logic", sorted(LOGICS))
+def test_every_logic_is_trained_for_as_long_as_one_likes(tmp_path: Path, logic: str) -> None:
+    """The watch over a loss that does not move asks for a bound that only some logics have."""
+    rng = np.random.default_rng(0)
+    x = rng.uniform(size=(20, 2))
+    data = load({"a": x[:, 0], "b": x[:, 1], "target": x[:, 0]}, task="regression")
+    source = rule(tmp_path, "forall x in domain: y[0] >= 5 and y[0] <= 6")
+    options = {"epochs": 6, "logic": logic, "network": "mlp:4", "engine": "autograd", "steps": 2}
+    trained = train(resolve(source, data.name, options=options), data=data)
+    assert len(trained.rows) == 6
 
 
 # --- figures ---

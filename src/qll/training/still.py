@@ -6,6 +6,8 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from qll.errors import LogicError
+
 # Epochs over which the loss is watched, and the part of its softness that it must move by.
 _EPOCHS = 5
 _LEAST = 0.01
@@ -30,7 +32,7 @@ class Still:
             return None
         try:
             room = slack(int(row["epoch"]) - 1)
-        except (ValueError, ArithmeticError):  # pragma: no cover - a slack without an end
+        except LogicError:  # only some logics know how far their soft value is from the hard one
             return None
         moved = max(losses) - min(losses)
         stuck = 0 < room < math.inf and moved < _LEAST * room and abs(losses[-1]) <= 1.5 * room
