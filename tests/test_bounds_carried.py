@@ -128,10 +128,10 @@ def test_slopes_of_every_size_are_bounded() -> None:
     assert ((high - low) <= (most - least)).all() and (high - low).sum() < (most - least).sum()
 
 
-def test_products_are_refused_by_name() -> None:
-    module = Calls(lambda m, x: m.last(x * torch.relu(x)), last=nn.Linear(3, 1))
-    x = torch.zeros(1, 3)
-    with pytest.raises(NetworkError, match="mul"):
+def test_products_of_matrices_are_refused_by_name() -> None:
+    module = Calls(lambda m, x: m.last(torch.matmul(x, torch.relu(x))), last=nn.Linear(3, 1))
+    x = torch.zeros(1, 3, 3)
+    with pytest.raises(NetworkError, match="matrices"):
         module_bounds(module, x, x + 1, kind="crown").outputs_box()
 
 

@@ -135,6 +135,7 @@ HARMLESS = {
     ("MaxPool", "storage_order"), ("BatchNormalization", "momentum"), ("Dropout", "ratio"),
     ("Dropout", "seed"), ("Conv", "kernel_shape"), ("Cast", "saturate"), ("Cast", "round_mode"),
     ("Conv", "group"), ("Gather", "axis"), ("Gemm", "transA"), ("Slice", "axes"),
+    ("LayerNormalization", "axis"), ("LayerNormalization", "stash_type"),
 }  # fmt: skip
 
 

@@ -63,9 +63,12 @@ LAYERS: dict[str, Callable[[], nn.Module]] = {
         lambda h: torch.maximum(h, torch.minimum(h * 0.5, torch.relu(h))), 32
     ),
     "slices": lambda: Between(lambda h: torch.relu(h)[:, :, 1:3], 16),
+    "square, product of two values": lambda: Between(lambda h: h * torch.relu(h) + h**2, 32),
+    "powers 1/2, -1/2, -1; division": lambda: Between(
+        lambda h: h / (1.0 + h * h) + torch.sqrt(torch.sigmoid(h) + 1.0), 32
+    ),
     "Softmax": lambda: nn.Sequential(*sequential(nn.ReLU()), nn.Softmax(1)),
     "LayerNorm": lambda: sequential(nn.LayerNorm((4, 4)), nn.ReLU()),
-    "product of two values": lambda: Between(lambda h: h * torch.relu(h), 32),
 }
 
 

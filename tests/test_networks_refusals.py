@@ -38,8 +38,8 @@ BAD: dict[str, tuple[bytes, str, str]] = {
     "not-onnx": (b"hello, I am a text file", "not an ONNX model|empty or cut off", "copied whole"),
     "empty": (b"", "empty or cut off", "copied whole"),
     "operators": (
-        model([node("Erf", "x", "a"), node("Softmax", "a")], (1, 2)).SerializeToString(),
-        r"Erf \(node 'n_Erf_a'\), Softmax \(node 'n_Softmax_y'\)",
+        model([node("Erf", "x", "a"), node("Softsign", "a")], (1, 2)).SerializeToString(),
+        r"Erf \(node 'n_Erf_a'\), Softsign \(node 'n_Softsign_y'\)",
         "replace these layers",
     ),
     "domain": (custom.SerializeToString(), "operators that we do not take", "replace"),
@@ -61,10 +61,10 @@ BAD: dict[str, tuple[bytes, str, str]] = {
     ),
     "integer-input": (integer_input.SerializeToString(), "not a float tensor", "float input"),
     "old-opset": (old.SerializeToString(), "operator set", "recent opset"),
-    "product": (
-        model([node("Mul", "x x")], (1, 2)).SerializeToString(),
-        "n_Mul_y.*not affine",
-        "without it",
+    "quotient": (
+        model([node("Div", "x x")], (1, 2)).SerializeToString(),
+        "n_Div_y.*may be 0",
+        "add a constant",
     ),
     "misfit": (
         model([node("Gemm", "x w")], (1, 3), {"w": weights(2, 2)}).SerializeToString(),

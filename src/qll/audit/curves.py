@@ -15,8 +15,13 @@ by powers of two, so that its error can be stated. With u = 2^-53:
   latest). Beyond, it is within 2^-56 of 1. The rounding of x^2 <= 37 moves exp by 2^-46 of itself
   at most.
 
-So every value v and derivative at z is within ``ERROR (1 + |z| + |v|)`` of the true one; ERROR is
-2^-38, which leaves room for the handful of operations in between.
+* Squares, reciprocals and roots are a few correctly rounded operations: below 2^-50 of the value.
+  Below its ``floor`` a power goes on along its tangent there: a value that is never below may be
+  taken to be what it likes there, and so has bounds though an interval reaches too far.
+
+So every value v and derivative at z is within ``ERROR (1 + |z| + |v|)`` of the true one, and of a
+*relative* curve within ``ERROR |v|``; ERROR is 2^-38, which leaves room for the handful of
+operations in between.
 
 **What a line leaves.** For any A and B, ``A f(z) >= B z + c`` on [l, u] if c is at most the least
 value there of ``g(z) = A f(z) - B z``. Between two bends f is convex or concave: where A f is
@@ -38,7 +43,7 @@ import numpy as np
 from qll.audit.exact import Array
 from qll.audit.onnx_file import require
 
-ERROR = 2.0**-38
+ERROR, TINY = 2.0**-38, 2.0**-500
 _LOG2_HIGH, _LOG2_LOW = 0.6931471803691238, 1.9082149292705877e-10  # the first has 33 bits
 
 
@@ -113,13 +118,16 @@ class Curve:
     convex: bool = False  # on the whole line: above it only the chord is worth taking
     exact: Callable[[Fraction], Fraction] | None = None
     most: float = np.inf  # beyond, a value is no longer finite
+    above: float = -np.inf  # not defined below
+    relative: bool = False  # values err by a part of themselves alone
 
     def error(self, z: Array, value: Array) -> Array:
-        return ERROR * (1.0 + np.abs(z) + np.abs(value))
+        return ERROR * (np.abs(value) + (TINY if self.relative else 1.0 + np.abs(z)))
 
     def ends(self, low: Array, high: Array) -> tuple[Array, Array]:
         """Outward ends of the values on [low, high]."""
         require((high <= self.most).all(), "an activation that is too large")
+        require((low >= self.above).all(), "a divisor or a root that comes too near to 0")
         a, b = self.value(low), self.value(high)
         least = np.minimum(a - self.error(low, a), b - self.error(high, b))
         most = np.maximum(a + self.error(low, a), b + self.error(high, b))
@@ -163,8 +171,13 @@ class Curve:
                 least = np.where((a >= 0) == convex, tangent, least)
             found = np.where(met, np.minimum(found, least), found)
             convex = not convex
-        values = np.abs(self.value(low)) + np.abs(self.value(high)) + 1.0
-        size = np.abs(a) * (values + reach) * (1.0 + high - low) + np.abs(b) * reach
+        values = np.abs(self.value(low)) + np.abs(self.value(high))
+        if self.relative:  # of the tangent, too: it is steepest at an end
+            steep = np.abs(self.slope(low)) + np.abs(self.slope(high))
+            values = values + steep * (high - low) + TINY
+        else:
+            values = (values + 1.0 + reach) * (1.0 + high - low)
+        size = np.abs(a) * values + np.abs(b) * reach
         return np.asarray(np.nextafter(found - 8.0 * ERROR * size, -np.inf))
 
     def _flat(self, a: Array, b: Array, left: Array, right: Array) -> Array:
@@ -204,6 +217,34 @@ def _clip(lower: float, upper: float) -> Curve:
     )
 
 
+def _power(exponent: float, floor: float, strict: bool = False) -> Curve:
+    """``z ** exponent`` from the floor on, its tangent there before; ``strict``: nothing before."""
+    require(exponent in (-1.0, -0.5, 0.5) and 0.0 < floor < np.inf, "such a power")
+
+    def of(z: Array) -> Array:
+        root = z if exponent == -1.0 else np.sqrt(z)
+        return root if exponent > 0 else 1.0 / root
+
+    def value(z: Array) -> Array:
+        # One sign in all terms, or a single difference: no digits are lost.
+        steep = of(np.full(1, floor)) / floor
+        along = ((1.0 - exponent) * floor + exponent * z) * steep
+        return np.where(z >= floor, of(np.maximum(z, floor)), along)
+
+    def slope(z: Array) -> Array:
+        inside = np.maximum(z, floor)
+        return exponent * of(inside) / inside
+
+    return Curve(
+        value,
+        slope,
+        first_convex=exponent < 0,
+        convex=exponent < 0,
+        above=floor if strict else -np.inf,
+        relative=True,
+    )
+
+
 _KNOWN: dict[str, Callable[..., Curve]] = {
     "leaky-relu": _leaky,
     "clip": _clip,
@@ -215,6 +256,10 @@ _KNOWN: dict[str, Callable[..., Curve]] = {
         rough=True,
         convex=True,
         exact=abs,
+    ),
+    "power": _power,
+    "square": lambda: Curve(
+        lambda z: z * z, lambda z: 2.0 * z, turn=(0.0, 0.0), convex=True, relative=True
     ),
     "sigmoid": lambda: Curve(_sigmoid, _sigmoid_slope, (0.0,)),
     "tanh": lambda: Curve(_tanh, lambda z: 4.0 * _sigmoid_slope(2.0 * z), (0.0,)),

@@ -17,6 +17,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from qll.audit.composed import composed, is_composed
 from qll.audit.curves import Curve, curve
 from qll.audit.exact import Affine, Array, affine, diagonal, identity, over_common
 from qll.audit.onnx_file import (
@@ -180,7 +181,8 @@ def read_network(data: bytes, mean: Scales, std: Scales, in_float32: bool = Fals
     require(all(node.output in read for node in nodes), "an operator whose value nobody reads")
     for node in nodes:
         require(any(name in values for name in node.inputs), f"a {node.kind} of constants")
-        wanted = INT64 if node.kind in ("Reshape", "Pad", "Slice") else file.type
+        counted = ("Reshape", "Pad", "Slice", "ReduceMean", "ReduceSum")
+        wanted = INT64 if node.kind in counted else file.type
         others = [name for name in node.inputs if name not in values]
         fine = all(
             found[name][0] == (wanted if i == 0 or node.kind == "Slice" else file.type)
@@ -222,6 +224,8 @@ def _gates(nodes: list[Node]) -> list[Node]:
 
 def _step(walk: _Walk, node: Node, given: list[Any]) -> Value:
     kind, options, value = node.kind, node.options, given[0]
+    if is_composed(node, given):
+        return composed(walk, node, given)
     if kind in ("Max", "Min"):
         return _extrema(walk, given, 1 if kind == "Max" else -1)
     if kind not in {*ENTRYWISE, "Silu", "Relu", "LeakyRelu", "PRelu", "Clip", "MaxPool"}:

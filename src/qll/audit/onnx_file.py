@@ -69,6 +69,14 @@ OPERATORS = {
     ),
     **dict.fromkeys(("Relu", "Neg"), Rule(1, 1)),
     **ENTRYWISE,
+    **dict.fromkeys(("Reciprocal", "Sqrt"), Rule(1, 1)),
+    "Pow": PAIR,
+    "Softmax": Rule(1, 1, {"axis": A_INT}),
+    # ONNX Runtime computes it in float32 whatever it is given.
+    "LayerNormalization": Rule(
+        2, 3, {"axis": A_INT, "epsilon": A_FLOAT, "stash_type": A_INT}, (FLOAT,)
+    ),
+    **dict.fromkeys(("ReduceMean", "ReduceSum"), Rule(1, 2, {"axes": A_INTS, "keepdims": A_INT})),
     "MaxPool": Rule(1, 1, {**POOL, "storage_order": A_INT}),
     # Of these it has no float64 form either, or one that fails after a ReLU.
     "Clip": Rule(2, 3, {}, (FLOAT,)),
@@ -100,6 +108,8 @@ SINCE = {
     "Clip": 11,
     "Gelu": 20,
     "HardSwish": 14,
+    "LayerNormalization": 17,
+    "Softmax": 13,
     "Max": 8,
     "Min": 8,
     "Pad": 11,
@@ -107,6 +117,7 @@ SINCE = {
     "Slice": 10,
 }
 UNTIL = {"spatial": 8}
+AXES_INPUT = {"ReduceMean": 18, "ReduceSum": 13}  # before, axes were an attribute
 REQUIRED = {"AveragePool": "kernel_shape", "Concat": "axis", "Constant": "value",
             "MaxPool": "kernel_shape"}  # fmt: skip
 
@@ -223,6 +234,10 @@ def _node(message: Any, opset: int, kind: int) -> Node:
     require(fine and kind in rule.types, f"a {operator} of these inputs")
     since = max(SINCE.get(operator, 0), SINCE.get(f"{operator}.float64", 0) * (kind == DOUBLE))
     require(opset >= since, f"a {operator} in opset {opset}")
+    if operator in AXES_INPUT:
+        later = opset >= AXES_INPUT[operator]
+        fine = later == (len(message.input) == 2)
+        require(fine and later != any(a.name == "axes" for a in message.attribute), "such axes")
     _once([a.name for a in message.attribute])
     options = {}
     for a in message.attribute:

@@ -111,6 +111,22 @@ def _sum(kind: str, left: Value, right: Value) -> Value:
     return Value(a.form.plus(b.form, -1 if kind == "Sub" else 1), shape, rounded)
 
 
+def reduced(value: Value, axes: list[int], keep: bool, divide: bool) -> Value:
+    """Sums or means over axes."""
+    rank = len(value.shape)
+    fine = axes and all(-rank <= a < rank for a in axes) and all(a % rank for a in axes)
+    require(fine and len({a % rank for a in axes}) == len(axes), "a mean of the batch, or such")
+    require(value.rounded is None, "a mean in float32")
+    last = {a % rank for a in axes}
+    rest = [a for a in range(rank) if a not in last]
+    shape = tuple(1 if a in last else value.shape[a] for a in range(rank) if keep or a not in last)
+    taken = value.places.transpose([*rest, *sorted(last)]).reshape(math.prod(shape), -1)
+    rows = np.repeat(np.arange(len(taken)), taken.shape[1])
+    step = affine(zip(rows.tolist(), taken.ravel().tolist()), [1] * taken.size, [0] * len(taken))
+    step = Affine(step.rows, [taken.shape[1] if divide else 1] * len(taken))
+    return Value(step.after(value.form), shape)
+
+
 def _concat(given: list[Any], options: dict[str, Any]) -> Value:
     require(all(isinstance(g, Value) for g in given), "a concatenation with constants")
     axis, rank = options["axis"], len(given[0].shape)

@@ -22,11 +22,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from qll.bounds.composed import Root, layer_norm, softmax
 from qll.errors import NetworkError
 from qll.networks.activations import ACTIVATIONS, Activation
 from qll.networks.activations.base import torch_things
 from qll.networks.activations.clip import Clip
 from qll.networks.activations.leaky_relu import LeakyRelu
+from qll.networks.activations.square import SQUARE
 
 Ends = tuple[Tensor, Tensor]
 Rule = Callable[..., Any]
@@ -113,7 +115,12 @@ class Box:
         return (-self).__add__(other)
 
     def __mul__(self, other: Any) -> Box:
+        if other is self:
+            _see(self.lower, self.upper)
+            return Box(*SQUARE.image(self.lower, self.upper))
         if isinstance(other, Box):
+            _see(self.lower, self.upper)
+            _see(other.lower, other.upper)
             corners = torch.stack(
                 [a * b for a in (self.lower, self.upper) for b in (other.lower, other.upper)]
             )
@@ -123,8 +130,16 @@ class Box:
 
     def __truediv__(self, other: Any) -> Box:
         if isinstance(other, Box):
-            raise unknown("a division by a value that depends on the input")
+            return self.__mul__(torch.reciprocal(other))  # type: ignore[arg-type]
         return self.__mul__(1.0 / other)
+
+    def __rtruediv__(self, other: Any) -> Box:
+        inverse: Box = torch.reciprocal(self)  # type: ignore[arg-type, assignment]
+        return inverse.__mul__(other)
+
+    def __pow__(self, exponent: Any) -> Box:
+        found: Box = RULES[torch.pow](self, exponent)
+        return found
 
     def __matmul__(self, other: Any) -> Box:
         if isinstance(other, Box):
@@ -304,8 +319,17 @@ def _softplus(beta: float = 1.0, threshold: float = 20.0) -> Activation:
     return ACTIVATIONS["softplus"]()
 
 
-def _curves() -> dict[Any, Callable[..., Activation]]:
-    curves: dict[Any, Callable[..., Activation]] = {
+def _power(exponent: Any) -> Activation | Root:
+    if isinstance(exponent, Box) or exponent not in (2, 0.5, -0.5, -1):
+        raise unknown(f"a power of {exponent}")
+    return SQUARE if exponent == 2 else Root(float(exponent))
+
+
+def _curves() -> dict[Any, Callable[..., Activation | Root]]:
+    curves: dict[Any, Callable[..., Activation | Root]] = {
+        torch.pow: _power,
+        Tensor.pow: _power,
+        Tensor.__pow__: _power,
         functional.leaky_relu: _leaky,
         functional.hardtanh: lambda min_val=-1.0, max_val=1.0, inplace=False: _clamp(
             min_val, max_val
@@ -320,6 +344,9 @@ def _curves() -> dict[Any, Callable[..., Activation]]:
             if not isinstance(name, type):
                 function = getattr(Tensor, name) if isinstance(name, str) else name
                 curves[function] = _plain(record())
+    for name, exponent in (("reciprocal", -1.0), ("rsqrt", -0.5), ("sqrt", 0.5)):
+        for home in (torch, Tensor):
+            curves[getattr(home, name)] = lambda exponent=exponent: Root(exponent)
     for name in ("clamp", "clip"):
         for home in (torch, Tensor):
             curves[getattr(home, name)] = _clamp
@@ -329,12 +356,17 @@ def _curves() -> dict[Any, Callable[..., Activation]]:
 CURVES = _curves()
 
 
-def _image(read: Callable[..., Activation]) -> Rule:
+def _image(read: Callable[..., Activation | Root]) -> Rule:
     def rule(x: Box, *args: Any, **kw: Any) -> Box:
         _see(x.lower, x.upper)
-        return Box(*read(*args, **kw).image(x.lower, x.upper))
+        return Box(*on(read(*args, **kw), x.lower).image(x.lower, x.upper))
 
     return rule
+
+
+def on(found: Activation | Root, low: Tensor) -> Activation:
+    """The record of a call, on intervals with these lower ends."""
+    return found.on(low) if isinstance(found, Root) else found
 
 
 def slopes_by_channel(weight: Tensor, rank: int) -> Tensor:
@@ -378,6 +410,8 @@ def _table() -> dict[Any, Rule]:
         torch.maximum: _extremum(torch.maximum),
         torch.minimum: _extremum(torch.minimum),
         torch.neg: operator.neg,
+        **dict.fromkeys((functional.softmax, torch.softmax, Tensor.softmax), softmax),
+        **dict.fromkeys((functional.layer_norm, torch.layer_norm), layer_norm),
     }
     for name in ("conv1d", "conv2d"):
         rules[getattr(functional, name)] = rules[getattr(torch, name)] = _windowed(
@@ -401,6 +435,8 @@ def _table() -> dict[Any, Rule]:
     rules[Tensor.__mul__] = rules[Tensor.__rmul__] = lambda a, b: b * a
     rules[Tensor.__sub__] = rules[torch.sub]
     rules[Tensor.__rsub__] = lambda a, b: b - a
+    rules[Tensor.__truediv__] = rules[torch.div]
+    rules[Tensor.__rtruediv__] = lambda a, b: b / a
     return rules
 
 

@@ -21,13 +21,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from qll.bounds.boxes import CURVES, RULES, Ends, slopes_by_channel, unknown
+from qll.bounds.boxes import CURVES, RULES, Ends, on, slopes_by_channel, unknown
+from qll.bounds.composed import Root, layer_norm, softmax
 from qll.networks.activations import RELU, Activation
+from qll.networks.activations.square import SQUARE
 from qll.networks.torch_reader import evaluation_mode
 from qll.networks.windows import Window
 
+_PRODUCTS = (torch.mul, Tensor.mul, Tensor.__mul__, Tensor.__rmul__)
+_QUOTIENTS = (torch.div, Tensor.div, Tensor.__truediv__)
 # Functions of two values that depend on the input, of which a linear bound knows nothing.
-_PRODUCTS = (torch.mul, Tensor.mul, Tensor.__mul__, Tensor.__rmul__, torch.matmul, Tensor.matmul)
+_MATRICES = (torch.matmul, Tensor.matmul)
 _EXTREMA = {torch.maximum: 1.0, torch.minimum: -1.0}
 _POOLS = (functional.max_pool1d, functional.max_pool2d, torch.max_pool1d, torch.max_pool2d)
 # What intervals know and linear bounds do not.
@@ -73,9 +77,17 @@ class Carried(Tensor):
             return _wrap(_prelu(run, args[0], args[1]), run)
         if function in _POOLS:
             return _wrap(_pooled(run, args[0], *args[1:], **kwargs), run)
+        if RULES.get(function) in (softmax, layer_norm):
+            return RULES[function](*args, **kwargs)
+        if function in _PRODUCTS and len(given) > 1:
+            return _wrap(_product(run, args[0], args[1]), run)
+        if function in _QUOTIENTS and isinstance(args[1], Carried):
+            return args[0] * torch.reciprocal(args[1])
+        if function == Tensor.__rtruediv__:
+            return torch.reciprocal(args[0]) * args[1]
         name = getattr(function, "__name__", str(function))
         known = function in RULES or name in _QUESTIONS
-        if not known or function in _REFUSED or (len(given) > 1 and function in _PRODUCTS):
+        if not known or function in _REFUSED or (len(given) > 1 and function in _MATRICES):
             raise unknown(name)
         with torch._C.DisableTorchFunctionSubclass():
             return _wrap(function(*args, **kwargs), run)
@@ -101,8 +113,9 @@ def _plain(t: Any) -> Any:
     return t.as_subclass(Tensor) if isinstance(t, Tensor) else t
 
 
-def _curved(run: _Run, z: Tensor, activation: Activation) -> Tensor:
+def _curved(run: _Run, z: Tensor, found: Activation | Root) -> Tensor:
     low, high = run.next()
+    activation = on(found, low)
     alpha = activation.start(low, high)
     lower, upper = activation.lower_line(low, high, alpha), activation.upper_line(low, high, alpha)
     return _relaxed(run, z, lower, upper)
@@ -110,6 +123,23 @@ def _curved(run: _Run, z: Tensor, activation: Activation) -> Tensor:
 
 def _relaxed(run: _Run, z: Tensor, lower: Ends, upper: Ends) -> Tensor:
     found: Tensor = _Lines.apply(_plain(z), *lower, *upper, run.constants)  # type: ignore[no-untyped-call]
+    return found
+
+
+def _product(run: _Run, a: Tensor, b: Tensor) -> Tensor:
+    """``a b = m b + n a - m n + (a - m) (b - n)`` with the middles m and n of the intervals: the
+    last term is at most the product of their radii, which makes of it the mean of McCormick's
+    (1976) two planes on each side."""
+    if a is b:
+        return _curved(run, a, SQUARE)
+    (low, high), (low2, high2) = run.next(), run.next()
+    middle, middle2 = (low + high) / 2, (low2 + high2) / 2
+    room = (high - low) * (high2 - low2) / 4
+    zero = torch.zeros_like(room)
+    left, right = _plain(a), _plain(b)
+    # Of the input, though by a factor of 0: else the backward pass would not come by.
+    rest = _relaxed(run, (left + right) * 0.0, (zero, -room), (zero, room))
+    found: Tensor = middle * right + middle2 * left - middle * middle2 + rest
     return found
 
 

@@ -216,7 +216,6 @@ def capability(name: str) -> list[str]:
         case "onnx-element-types":
             return list(SOUND)
         case "onnx-operators":
-            from qll.networks import onnx_constants, onnx_operators  # noqa: F401 (they register)
             from qll.networks.onnx_reader import OPERATORS
 
             return sorted(OPERATORS)

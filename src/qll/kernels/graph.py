@@ -52,7 +52,7 @@ class GraphPlan(NetworkPlan):
     live: list[int] = field(default_factory=list)
 
     def refresh(self) -> None:
-        graph = self.source()
+        graph = self.source().flat()
         forms = {number: _form(graph, number) for number in self.live}
         place = 0
         for operation in self.operations:
@@ -74,7 +74,7 @@ def plan_graph(source: Callable[[], Graph]) -> GraphPlan:
     from qll.kernels.pointers import compile_function
     from qll.kernels.simd import TILE, aligned_floats
 
-    graph = source()
+    graph = source().flat()
     values = sum(prod(node.shape) for node in graph.nodes)
     if values > MOST_VALUES:
         raise NetworkError(

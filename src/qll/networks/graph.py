@@ -9,6 +9,7 @@ from functools import cached_property
 
 from qll.errors import NetworkError
 from qll.networks.layers import Layer, Normalise, Shape
+from qll.networks.layers.base import ANYTHING, Range
 from qll.networks.matrices import Array
 from qll.networks.program import Program, ProgramBuilder
 
@@ -46,6 +47,14 @@ class Graph:
         )
         return Graph(self.input_shape, self.tensor_shape, (first, *moved), self.output + 1)
 
+    def flat(self) -> Graph:
+        """The same network in which every layer is one step of its own."""
+        nodes: list[Node] = []
+        places = [0]
+        for node in self.nodes:
+            places.append(_unfold(node, [places[s] for s in node.sources], self, nodes))
+        return Graph(self.input_shape, self.tensor_shape, tuple(nodes), places[self.output])
+
     @cached_property
     def program(self) -> Program:
         return self.lower(None)
@@ -79,12 +88,29 @@ class Graph:
         return builder.finish(self.input_shape, values[self.output])
 
 
+def _unfold(node: Node, sources: list[int], graph: Graph, nodes: list[Node]) -> int:
+    """The parts of a layer, and theirs, added to ``nodes``; the place of its value."""
+    shapes = [nodes[s - 1].shape if s else graph.tensor_shape for s in sources]
+    parts = node.layer.parts(shapes)
+    if not parts:
+        nodes.append(Node(node.name, node.layer, tuple(sources), node.shape))
+        return len(nodes)
+    places = list(sources)
+    for layer, reads in parts:
+        inside = [places[s] for s in reads]
+        operands = [nodes[s - 1].shape if s else graph.tensor_shape for s in inside]
+        part = Node(node.name, layer, (), layer.shape(*operands))
+        places.append(_unfold(part, inside, graph, nodes))
+    return places[-1]
+
+
 class GraphBuilder:
     def __init__(self, input_shape: Shape, tensor_shape: Shape) -> None:
         check_tensor(tensor_shape, "input")
         self.input_shape = input_shape
         self.tensor_shape = tensor_shape
         self.nodes: list[Node] = []
+        self._ranges: list[Range] = [ANYTHING]
 
     def shape(self, index: int) -> Shape:
         return self.nodes[index - 1].shape if index else self.tensor_shape
@@ -97,6 +123,15 @@ class GraphBuilder:
             raise error.at(f"node '{name}'") from error
         self.nodes.append(Node(name, layer, tuple(sources), shape))
         return len(self.nodes)
+
+    def range(self, index: int) -> Range:
+        """Ends of a tensor's entries, whatever the input."""
+        while len(self._ranges) <= index:
+            node = self.nodes[len(self._ranges) - 1]
+            operands = [self._ranges[s] for s in node.sources]
+            shapes = [self.shape(s) for s in node.sources]
+            self._ranges.append(node.layer.range(operands, shapes))
+        return self._ranges[index]
 
     def finish(self, output: int) -> Graph:
         """Only what the output needs, in order, renumbered."""

@@ -16,8 +16,6 @@ import numpy as np
 from qll.networks.activations import ACTIVATIONS
 from qll.networks.activations.clip import clip
 from qll.networks.activations.leaky_relu import LeakyRelu
-from qll.networks.activations.sigmoid import Sigmoid
-from qll.networks.activations.silu import Silu
 from qll.networks.layers import (
     Apply,
     AveragePool,
@@ -246,39 +244,6 @@ def _negate(reading: Reading, call: Call) -> Result:
     if computes_integers(reading, call):
         return integer_arithmetic(reading, call)
     return reading.add(call.name, Sum((-1,)), operand(reading, call))
-
-
-@operator("Mul", "Div")
-def _scale(reading: Reading, call: Call) -> Result:
-    if computes_integers(reading, call):
-        return integer_arithmetic(reading, call)
-    left, right = call.inputs
-    if call.kind == "Mul" and reading.is_constant(left):
-        left, right = right, left
-    if not reading.is_constant(right):
-        if call.kind == "Mul" and (gated := _gated(reading, left, right)) is not None:
-            return reading.add(call.name, Apply(Silu()), gated)
-        raise refuse(
-            "two activations are multiplied or divided, which is not affine",
-            "a constant operand",
-            f"'{left}' and '{right}'",
-        )
-    constant = reading.floats(right)
-    if call.kind == "Mul":
-        return reading.add(call.name, Scale(constant), reading.value(left))
-    if not np.all(constant):
-        raise refuse("a tensor is divided by zero", "a divisor without zeros", f"'{right}'")
-    return reading.add(call.name, Scale(np.ones(()), constant), reading.value(left))
-
-
-def _gated(reading: Reading, left: str, right: str) -> int | None:
-    """The value of which one operand is the sigmoid and the other itself: SiLU, written out."""
-    a, b = reading.value(left), reading.value(right)
-    for value, share in ((a, b), (b, a)):
-        node = reading.builder.nodes[share - 1] if share else None
-        if node is not None and node.layer == Apply(Sigmoid()) and node.sources == (value,):
-            return value
-    return None
 
 
 @operator("MatMul")

@@ -1,7 +1,7 @@
 """ONNX to the op graph: what is constant, what the input is, and every node in turn.
 
-What an operator means is in ``onnx_operators`` and ``onnx_constants``; what a sound model is, in
-``onnx_checks``; how a stored tensor is read, in ``onnx_tensors``.
+What an operator means is in ``onnx_operators``, ``onnx_products`` and ``onnx_constants``; what a
+sound model is, in ``onnx_checks``; how a stored tensor is read, in ``onnx_tensors``.
 """
 
 from __future__ import annotations
@@ -11,7 +11,11 @@ from typing import Any
 import numpy as np
 
 from qll.errors import InputError, NetworkError
-from qll.networks import onnx_constants, onnx_operators  # noqa: F401 (they register operators)
+from qll.networks import (  # noqa: F401 (they register operators)
+    onnx_constants,
+    onnx_operators,
+    onnx_products,
+)
 from qll.networks.graph import Graph, GraphBuilder
 from qll.networks.layers import Shape
 from qll.networks.onnx_checks import (

@@ -20,7 +20,9 @@ from qll.files import write_atomically
 from qll.networks.activations.clip import Clip
 from qll.networks.activations.gelu import Gelu
 from qll.networks.activations.leaky_relu import LeakyRelu
+from qll.networks.activations.power import Power
 from qll.networks.activations.silu import Silu
+from qll.networks.activations.square import Square
 from qll.networks.graph import Graph, Node
 from qll.networks.layers import (
     Apply,
@@ -31,14 +33,17 @@ from qll.networks.layers import (
     Convolution,
     Extremum,
     Layer,
+    LayerNorm,
     Linear,
     MaxPool,
     Mean,
     Pad,
     ParametricRelu,
+    Product,
     Reshape,
     Scale,
     Slice,
+    Softmax,
     Sum,
     Transpose,
 )
@@ -116,6 +121,10 @@ def _moves_batch(node: Node) -> bool:
         case Mean(axes, _):
             rank = len(node.shape) if node.layer.keep else len(node.shape) + len(axes)
             return any(axis % rank == 0 for axis in axes)
+        case Softmax(axis):
+            return axis % len(node.shape) == 0
+        case LayerNorm():
+            return node.layer.axes >= len(node.shape)
         case Pad(before, after):
             return bool(before[0] or after[0])
         case Slice(slices):
@@ -367,6 +376,11 @@ def _apply(writer: _Writer, layer: Apply, node: Node, operands: list[str]) -> st
                 for name, end in (("lower", lower), ("upper", upper))
             ]
             return writer.node("Clip", node.name, [operands[0], *ends])
+        case Square():
+            return writer.node("Mul", node.name, [operands[0], operands[0]])
+        case Power(exponent, _):
+            kind = {-1.0: "Reciprocal", 0.5: "Sqrt"}[exponent]
+            return writer.node(kind, node.name, operands)
         case Silu():  # which has no operator before opset 24
             share = writer.node("Sigmoid", node.name, operands)
             return writer.node("Mul", node.name, [operands[0], share])
@@ -380,6 +394,30 @@ def _parametric(writer: _Writer, layer: ParametricRelu, node: Node, operands: li
 
 def _extremum(writer: _Writer, layer: Extremum, node: Node, operands: list[str]) -> str:
     return writer.node("Max" if layer.sign > 0 else "Min", node.name, operands)
+
+
+def _product(writer: _Writer, layer: Product, node: Node, operands: list[str]) -> str:
+    return writer.node("Mul", node.name, operands)
+
+
+def _softmax(writer: _Writer, layer: Softmax, node: Node, operands: list[str]) -> str:
+    return writer.node("Softmax", node.name, operands, axis=layer.axis)
+
+
+def _layer_norm(writer: _Writer, layer: LayerNorm, node: Node, operands: list[str]) -> str:
+    last = node.shape[len(node.shape) - layer.axes :]
+    parts = {"gain": layer.gain, "shift": layer.shift}
+    tensors = [
+        writer.tensor(f"{node.name}.{name}", np.broadcast_to(value, last))
+        for name, value in parts.items()
+    ]
+    return writer.node(
+        "LayerNormalization",
+        node.name,
+        [operands[0], *tensors],
+        axis=-layer.axes,
+        epsilon=layer.epsilon,
+    )
 
 
 EMIT: dict[type[Layer], Emit] = {
@@ -400,4 +438,7 @@ EMIT: dict[type[Layer], Emit] = {
     Apply: _apply,
     ParametricRelu: _parametric,
     Extremum: _extremum,
+    Product: _product,
+    Softmax: _softmax,
+    LayerNorm: _layer_norm,
 }

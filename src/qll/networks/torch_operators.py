@@ -28,10 +28,19 @@ from qll.networks.layers import (
     MaxPool,
     Mean,
     ParametricRelu,
-    Scale,
     Sum,
 )
 from qll.networks.models import Normalize
+from qll.networks.torch_products import (
+    divide,
+    inverse_root,
+    layer_norm,
+    multiply,
+    power,
+    reciprocal,
+    softmax,
+    square_root,
+)
 from qll.networks.torch_reading import Activation, TorchReading
 from qll.networks.torch_shapes import (
     cat,
@@ -75,22 +84,6 @@ def _sum(sign: int) -> Read:
         return reading.add(Sum((1, sign)), reading.activation(a), reading.activation(b))
 
     return read
-
-
-def _multiply(reading: TorchReading, a: Any, b: Any) -> Activation:
-    if isinstance(a, Activation) and isinstance(b, Activation):
-        raise refuse("two activations are multiplied", "a constant factor", "two activations")
-    x, factor = (a, b) if isinstance(a, Activation) else (b, a)
-    return reading.add(Scale(reading.array(factor)), x)
-
-
-def _divide(reading: TorchReading, a: Any, b: Any) -> Activation:
-    if isinstance(b, Activation):
-        raise refuse("a tensor is divided by an activation", "a constant divisor", "an activation")
-    divisor = reading.array(b)
-    if not np.all(divisor):
-        raise refuse("a tensor is divided by zero", "a divisor without zeros", "a zero")
-    return reading.add(Scale(np.ones(()), divisor), a)
 
 
 def _negate(reading: TorchReading, x: Any) -> Any:
@@ -345,6 +338,8 @@ MODULES: dict[type[nn.Module], Read] = {
     nn.PReLU: _with(_prelu, "weight"),
     nn.Softplus: _with(_softplus, "beta", "threshold"),
     nn.GELU: _with(_gelu, "approximate"),
+    nn.Softmax: _with(softmax, "dim"),
+    nn.LayerNorm: _with(layer_norm, "normalized_shape", "weight", "bias", "eps"),
     nn.Flatten: _with(flatten, "start_dim", "end_dim"),
     nn.Unflatten: lambda reading, layer, x: unflatten(
         reading, x, layer.dim, layer.unflattened_size
@@ -366,8 +361,8 @@ MODULES: dict[type[nn.Module], Read] = {
 
 _add = _arithmetic(operator.add, _sum(1))
 _subtract = _arithmetic(operator.sub, _sum(-1))
-_mul = _arithmetic(operator.mul, _multiply)
-_div = _arithmetic(operator.truediv, _divide)
+_mul = _arithmetic(operator.mul, multiply)
+_div = _arithmetic(operator.truediv, divide)
 
 METHODS: dict[str, Read] = {
     "size": size,
@@ -391,6 +386,11 @@ METHODS: dict[str, Read] = {
     "mean": _mean,
     "sum": _total,
     "matmul": _matmul,
+    "softmax": softmax,
+    "reciprocal": reciprocal,
+    "sqrt": square_root,
+    "rsqrt": inverse_root,
+    "pow": power,
 }
 
 FUNCTIONS: dict[Any, Read] = {
@@ -425,6 +425,14 @@ FUNCTIONS: dict[Any, Read] = {
     torch.concat: cat,
     torch.mean: _mean,
     torch.sum: _total,
+    torch.softmax: softmax,
+    torch.reciprocal: reciprocal,
+    torch.sqrt: square_root,
+    torch.rsqrt: inverse_root,
+    torch.pow: power,
+    operator.pow: power,
+    functional.softmax: softmax,
+    functional.layer_norm: layer_norm,
     functional.leaky_relu: _leaky_relu,
     functional.prelu: _prelu,
     functional.relu6: lambda reading, x, inplace=False: _clamp(reading, x, 0.0, 6.0),

@@ -41,6 +41,7 @@ class Exp(Convex):
 
 def _rows(z: Any, n: int, params: Any, value: Any, slope: Any) -> None:
     for i in range(n):
-        grown = np.exp(z[i])
+        # Below the largest float32 by far: a gradient is never 0 times infinity.
+        grown = np.minimum(np.exp(z[i]), 1e30)
         value[i] = grown
         slope[i] = grown

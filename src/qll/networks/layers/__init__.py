@@ -8,16 +8,19 @@ from qll.networks.layers.concat import Concat
 from qll.networks.layers.constant import Constant
 from qll.networks.layers.convolution import Convolution
 from qll.networks.layers.extremum import Extremum
+from qll.networks.layers.layer_norm import LayerNorm
 from qll.networks.layers.linear import Linear
 from qll.networks.layers.max_pool import MaxPool
 from qll.networks.layers.mean import Mean
 from qll.networks.layers.normalise import Normalise
 from qll.networks.layers.pad import Pad
 from qll.networks.layers.parametric_relu import ParametricRelu
+from qll.networks.layers.product import Product
 from qll.networks.layers.rearrange import Rearrange
 from qll.networks.layers.reshape import Reshape
 from qll.networks.layers.scale import Scale
 from qll.networks.layers.slice import Slice
+from qll.networks.layers.softmax import Softmax
 from qll.networks.layers.sum import Sum
 from qll.networks.layers.transpose import Transpose
 
@@ -31,17 +34,20 @@ __all__ = [
     "Extremum",
     "Indices",
     "Layer",
+    "LayerNorm",
     "Linear",
     "MaxPool",
     "Mean",
     "Normalise",
     "Pad",
     "ParametricRelu",
+    "Product",
     "Rearrange",
     "Reshape",
     "Scale",
     "Shape",
     "Slice",
+    "Softmax",
     "Sum",
     "Transpose",
     "positions",

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from qll.networks.activations import Activation
 from qll.networks.entries import Curved, Form
-from qll.networks.layers.base import Layer, Shape
+from qll.networks.layers.base import Layer, Range, Shape, outward
 from qll.networks.program import ProgramBuilder
 
 
@@ -24,3 +26,8 @@ class Apply(Layer):
 
     def form(self, shapes: list[Shape]) -> Form:
         return Curved(self.function)
+
+    def range(self, ranges: list[Range], shapes: list[Shape]) -> Range:
+        with np.errstate(all="ignore"):
+            low, high = self.function.enclose(*(np.array([end]) for end in ranges[0]))
+        return outward(float(low[0]), float(high[0]))

@@ -20,6 +20,9 @@ from qll.networks.program import ProgramBuilder
 
 Shape: TypeAlias = tuple[int, ...]
 Indices: TypeAlias = NDArray[np.int64]
+Range: TypeAlias = tuple[float, float]
+Part: TypeAlias = "tuple[Layer, tuple[int, ...]]"
+ANYTHING: Range = (-math.inf, math.inf)
 
 
 def misfit(what: str, expected: str, found: object) -> NetworkError:
@@ -41,6 +44,60 @@ class Layer(ABC):
     @abstractmethod
     def form(self, shapes: list[Shape]) -> Form:
         """The same by its entries, for kernels."""
+
+    def range(self, ranges: list[Range], shapes: list[Shape]) -> Range:
+        """Ends of all entries, whatever the input, where those of the operands are within
+        ``ranges``: a divisor must be known to stay away from 0."""
+        return ANYTHING
+
+    def parts(self, shapes: list[Shape]) -> list[Part]:
+        """The layers that it is made of, each with what it reads: the operands by number, then the
+        parts before it. None for a layer that is one step of its own."""
+        return []
+
+
+class Composite(Layer):
+    """A layer that is made of others, which say all there is to say of it."""
+
+    @abstractmethod
+    def parts(self, shapes: list[Shape]) -> list[Part]: ...
+
+    def shape(self, *operands: Shape) -> Shape:
+        shapes = list(operands)
+        for layer, sources in self.parts(shapes):
+            shapes.append(layer.shape(*(shapes[s] for s in sources)))
+        return shapes[-1]
+
+    def lower(self, builder: ProgramBuilder, values: list[int], shapes: list[Shape]) -> int:
+        values, shapes = list(values), list(shapes)
+        for layer, sources in self.parts(list(shapes)):
+            operands = [shapes[s] for s in sources]
+            values.append(layer.lower(builder, [values[s] for s in sources], operands))
+            shapes.append(layer.shape(*operands))
+        return values[-1]
+
+    def range(self, ranges: list[Range], shapes: list[Shape]) -> Range:
+        ranges, shapes = list(ranges), list(shapes)
+        for layer, sources in self.parts(list(shapes)):
+            operands = [shapes[s] for s in sources]
+            ranges.append(layer.range([ranges[s] for s in sources], operands))
+            shapes.append(layer.shape(*operands))
+        return ranges[-1]
+
+    def form(self, shapes: list[Shape]) -> Form:
+        raise TypeError("a layer of several parts has no form of its own")
+
+
+def outward(low: float, high: float) -> Range:
+    """Past the rounding of one operation; what is no number is unknown."""
+    low, high = math.nextafter(low, -math.inf), math.nextafter(high, math.inf)
+    return (-math.inf if math.isnan(low) else low), (math.inf if math.isnan(high) else high)
+
+
+def multiplied(one: Range, other: Range) -> Range:
+    """Of products; an end that is infinite stands for numbers, so 0 times it is 0."""
+    corners = [a * b if a and b else 0.0 for a in one for b in other]
+    return outward(min(corners), max(corners))
 
 
 def positions(shape: Shape) -> Indices:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from qll.networks.entries import Form, Moved
-from qll.networks.layers.base import Indices, Layer, Shape, misfit, operand_starts, positions
+from qll.networks.layers.base import Indices, Layer, Range, Shape, misfit, operand_starts, positions
 from qll.networks.matrices import selection
 from qll.networks.program import ProgramBuilder
 
@@ -43,3 +43,6 @@ class Concat(Layer):
             picks = np.where(mine, joined - start, -1)
             terms.append((value, selection(picks, int(stop - start))))
         return builder.affine(terms)
+
+    def range(self, ranges: list[Range], shapes: list[Shape]) -> Range:
+        return min(low for low, _ in ranges), max(high for _, high in ranges)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from qll.networks.entries import Fixed, Form
-from qll.networks.layers.base import Layer, Shape
+from qll.networks.layers.base import Layer, Range, Shape
 from qll.networks.matrices import Array
 from qll.networks.program import ProgramBuilder
 
@@ -22,3 +22,6 @@ class Constant(Layer):
 
     def form(self, shapes: list[Shape]) -> Form:
         return Fixed(self.value)
+
+    def range(self, ranges: list[Range], shapes: list[Shape]) -> Range:
+        return float(self.value.min()), float(self.value.max())

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from qll.networks.entries import Form, Largest
-from qll.networks.layers.base import Layer, Shape, positions, spread_entries
+from qll.networks.layers.base import Layer, Range, Shape, positions, spread_entries
 from qll.networks.matrices import broadcast, selection
 from qll.networks.program import ProgramBuilder
 
@@ -35,3 +35,8 @@ class Extremum(Layer):
 
     def form(self, shapes: list[Shape]) -> Form:
         return Largest(spread_entries(shapes), self.sign)
+
+    def range(self, ranges: list[Range], shapes: list[Shape]) -> Range:
+        (low, high), (low2, high2) = ranges
+        end = max if self.sign > 0 else min
+        return end(low, low2), end(high, high2)

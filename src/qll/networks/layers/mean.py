@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from qll.networks.entries import Combined, Form
-from qll.networks.layers.base import Layer, Shape, misfit, positions
+from qll.networks.layers.base import Layer, Range, Shape, misfit, outward, positions
 from qll.networks.matrices import csr
 from qll.networks.program import ProgramBuilder
 
@@ -51,3 +51,9 @@ class Mean(Layer):
         entries = entries.reshape(math.prod(shapes[0][axis] for axis in last), -1)
         share = 1.0 / entries.shape[1] if self.divide else 1.0
         return Combined(entries, np.full(entries.shape, share))
+
+    def range(self, ranges: list[Range], shapes: list[Shape]) -> Range:
+        count = math.prod(shapes[0]) // math.prod(self.shape(shapes[0]))
+        low, high = ranges[0]
+        # A mean of rounded numbers is rounded; the true one lies between them.
+        return (low, high) if self.divide else outward(count * low, count * high)

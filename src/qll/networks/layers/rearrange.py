@@ -7,7 +7,7 @@ from abc import abstractmethod
 import numpy as np
 
 from qll.networks.entries import Form, Moved
-from qll.networks.layers.base import Indices, Layer, Shape
+from qll.networks.layers.base import Indices, Layer, Range, Shape
 from qll.networks.matrices import selection
 from qll.networks.program import ProgramBuilder
 
@@ -32,3 +32,9 @@ class Rearrange(Layer):
 
     def form(self, shapes: list[Shape]) -> Form:
         return Moved(self.indices(shapes[0]).reshape(-1), self.fill)
+
+    def range(self, ranges: list[Range], shapes: list[Shape]) -> Range:
+        low, high = ranges[0]
+        if (self.indices(shapes[0]) < 0).any():
+            return min(low, self.fill), max(high, self.fill)
+        return low, high

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from qll.networks.entries import Form, Same
-from qll.networks.layers.base import Layer, Shape, misfit
+from qll.networks.layers.base import Layer, Range, Shape, misfit
 from qll.networks.program import ProgramBuilder
 
 
@@ -27,3 +27,6 @@ class Reshape(Layer):
 
     def form(self, shapes: list[Shape]) -> Form:
         return Same()
+
+    def range(self, ranges: list[Range], shapes: list[Shape]) -> Range:
+        return ranges[0]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from qll.networks.entries import Form, Scaled
-from qll.networks.layers.base import Layer, Shape, positions
+from qll.networks.layers.base import Layer, Range, Shape, multiplied, outward, positions
 from qll.networks.matrices import Array, broadcast, diagonal, selection
 from qll.networks.program import ProgramBuilder
 
@@ -36,3 +36,8 @@ class Scale(Layer):
     def form(self, shapes: list[Shape]) -> Form:
         factor = self.factor if self.divisor is None else self.factor / self.divisor
         return Scaled(factor, np.zeros(()))
+
+    def range(self, ranges: list[Range], shapes: list[Shape]) -> Range:
+        divisor = np.ones(()) if self.divisor is None else self.divisor
+        factor = self.factor / divisor
+        return multiplied(ranges[0], outward(float(factor.min()), float(factor.max())))

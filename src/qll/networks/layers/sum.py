@@ -8,7 +8,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from qll.networks.entries import Combined, Form
-from qll.networks.layers.base import Layer, Shape, misfit, positions, spread_entries
+from qll.networks.layers.base import (
+    Layer,
+    Range,
+    Shape,
+    misfit,
+    outward,
+    positions,
+    spread_entries,
+)
 from qll.networks.matrices import broadcast, selection
 from qll.networks.program import ProgramBuilder
 
@@ -42,3 +50,10 @@ class Sum(Layer):
     def form(self, shapes: list[Shape]) -> Form:
         entries = spread_entries(shapes)
         return Combined(entries, np.tile(np.array(self.signs, dtype=np.float64), (len(entries), 1)))
+
+    def range(self, ranges: list[Range], shapes: list[Shape]) -> Range:
+        found = (0.0, 0.0)
+        for sign, (low, high) in zip(self.signs, ranges, strict=True):
+            first, last = (low, high) if sign > 0 else (-high, -low)
+            found = outward(found[0] + first, found[1] + last)
+        return found
