@@ -16,6 +16,7 @@ import qll
 from qll.audit.curves import ERROR, curve
 from qll.bounds.crown import Crown
 from qll.bounds.dual import Domains
+from qll.bounds.graph import GraphBounder
 from qll.networks import load
 from qll.networks.activations import ACTIVATIONS, RELU, Activation
 from qll.networks.activations.clip import Clip
@@ -25,7 +26,7 @@ from qll.networks.relu_form import Layer, ReluForm
 from qll.verify.backend import Budget
 from qll.verify.backends.bab import BranchAndBound, choose_prover
 from qll.verify.boxes import BoxProver
-from qll.verify.graph import GraphProver
+from qll.verify.prover import NeuronProver
 from qll.verify.query import Query
 from qll.verify.verdict import Status
 
@@ -294,7 +295,7 @@ def test_a_network_is_read_as_onnx_runtime_runs_it(name: str) -> None:
 
 
 @every_record
-@pytest.mark.parametrize("prover", [GraphProver, BoxProver])
+@pytest.mark.parametrize("prover", [lambda form: NeuronProver(GraphBounder(form)), BoxProver])
 def test_verdicts_agree_with_dense_samples(name: str, prover: type) -> None:
     """A threshold on each side of the sampled minimum: the nearer false claim is refuted by a
     point, the true one is proved, whatever splits it takes."""

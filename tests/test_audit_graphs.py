@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from verify_cases import graph_prover
 
 from qll.audit import audit
 from qll.audit.layout import SPLIT
@@ -20,11 +21,11 @@ from qll.networks import Network, load
 from qll.verify.backend import Budget
 from qll.verify.backends.bab import BranchAndBound
 from qll.verify.boxes import BoxProver
-from qll.verify.certificate import _header, _writer, certify, pack
+from qll.verify.certificate import _header, certify, pack
 from qll.verify.certificate import explicit as subject_of
-from qll.verify.graph import GraphProver
 from qll.verify.query import Query
 from qll.verify.verdict import Status, Verdict
+from qll.verify.writer import Writer
 
 ACTIVATIONS = {
     "relu": functional.relu,
@@ -116,7 +117,7 @@ def networks() -> dict[str, Network]:
 
 
 NETWORKS = networks()
-PROVERS = {"neurons": GraphProver, "boxes": BoxProver}
+PROVERS = {"neurons": graph_prover, "boxes": BoxProver}
 SLOW = {("pictures", "boxes"), ("layer norm", "neurons")}
 every_case = pytest.mark.parametrize(
     ("name", "prover"),
@@ -168,7 +169,7 @@ def test_proofs_of_false_claims_are_not_confirmed(name: str, prover: str) -> Non
     """The tree of a true proof under a claim that is false, with its own multipliers and with
     others that are as good as any: nothing but a wrong bound could confirm it."""
     query, verdict = proved(name, prover)
-    writer, draw = _writer(query.cases[0], verdict.proof), np.random.default_rng(3)
+    writer, draw = Writer.of(query.cases[0], verdict.proof), np.random.default_rng(3)
     for share in (-0.02, -0.1, -0.3, -0.6):
         false, _ = claim(name, share)
         header, subject = _header(false, verdict, subject_of(false)), subject_of(false)
@@ -210,14 +211,14 @@ def test_splits_at_points_are_confirmed(name: str) -> None:
     network = load(module.eval(), input_shape=(2, 2))
     low, high = np.full(4, -0.5), np.full(4, 0.5)
     values = network.relu_form.forward(np.random.default_rng(4).uniform(low, high, (20_000, 4)))
-    backend = BranchAndBound(choose=lambda q: GraphProver(q.form))
+    backend = BranchAndBound(choose=lambda q: graph_prover(q.form))
     for share in (0.4, 0.3, 0.2, 0.15, 0.1, 0.07, 0.05):  # until it takes splits
         level = float(values[:, 0].min() - share * np.ptp(values[:, 0]))
         query = Query(network, low, high, affine([(("y", 0), -1.0)], level))
         verdict = backend.run([query], Budget(60.0, proofs=True))[0]
         assert verdict.status is Status.VERIFIED
         assert certify(query, verdict)[1].confirmed
-        writer = _writer(query.cases[0], verdict.proof)
+        writer = Writer.of(query.cases[0], verdict.proof)
         splits = sum(kind == SPLIT for kind, _ in writer.kinds)
         assert splits == len(writer.points)
         if splits:

@@ -13,22 +13,23 @@ from typing import Any
 
 import numpy as np
 from audit_cases import Certified, certified
+from verify_cases import chain_prover
 
 from qll.networks.relu_form import Layer, ReluForm
 from qll.verify import clock
 from qll.verify import prover as module
 from qll.verify.certificate import certify
-from qll.verify.proof import Outcome, Trail
-from qll.verify.prover import ChainProver
+from qll.verify.proof import Outcome, Taken
+from qll.verify.prover import NeuronProver
 from qll.verify.query import Query
 from qll.verify.verdict import Status, Verdict
 
 SECONDS = 0.12
-Prove = Callable[[Query], tuple[ChainProver, Outcome]]
+Prove = Callable[[Query], Outcome]
 
 
-def run(prover: ChainProver, query: Query) -> tuple[ChainProver, Outcome]:
-    return prover, prover.prove(query, clock.now() + SECONDS, lambda *_: None)
+def run(prover: NeuronProver, query: Query) -> Outcome:
+    return prover.prove(query, clock.now() + SECONDS, lambda *_: None)
 
 
 def dense(weight: Any) -> Any:
@@ -102,50 +103,53 @@ VALUES: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def with_evaluation(form: ReluForm, change: Callable[..., Any]) -> ChainProver:
-    prover = ChainProver(form)
-    honest = prover.evaluate
+def with_evaluation(form: ReluForm, change: Callable[..., Any]) -> NeuronProver:
+    prover = chain_prover(form)
+    bounder: Any = prover.bounder
+    honest = bounder.evaluate
 
-    def evaluate(run: Any, nodes: Any, **options: Any) -> Any:
-        return change(honest, run, nodes, **options)
+    def evaluate(domains: Any, sizes: Any, **options: Any) -> Any:
+        return change(honest, domains, sizes, **options)
 
-    prover.evaluate = evaluate  # type: ignore[method-assign]
+    bounder.evaluate = evaluate
     return prover
 
 
 # --- wrong splits: methods of the run ---
 
 
-def _swapped(self: Any, node: Any, neuron: int, sign: int) -> Any:
-    child = CHILD(self, node, neuron, sign)
-    return replace(child, trail=Trail(node.trail, neuron, -sign))
+def _swapped(self: Any, node: Any, neuron: int) -> Any:
+    below, above = CHILDREN(self, node, neuron)
+    for child in (below, above):
+        child.last = Taken(child.last.before, child.last.split, not child.last.above)
+    return below, above
 
 
 def _without_off(self: Any, nodes: Any, steps: int, **options: Any) -> Any:
     kept = REFUTE(self, nodes, steps, **options)
-    return [n for n in kept if n.trail is None or n.trail.sign > 0]
+    return [n for n in kept if not isinstance(n.last, Taken) or n.last.above]
 
 
 def _nothing_stays(self: Any, nodes: Any, steps: int, **options: Any) -> Any:
     REFUTE(self, nodes, steps, **options)
-    self.outcome.leaves.extend(n for n in nodes if n not in self.outcome.leaves)
+    self.proof.refuted.extend(n for n in nodes if n not in self.proof.refuted)
     return []
 
 
 def _half_stays(self: Any, nodes: Any, steps: int, **options: Any) -> Any:
     kept = REFUTE(self, nodes, steps, **options)
-    self.outcome.leaves.extend(kept[::2])
+    self.proof.refuted.extend(kept[::2])
     return kept[1::2]
 
 
 def _empty_if_split(self: Any, nodes: Any, steps: int, **options: Any) -> Any:
     kept = REFUTE(self, nodes, steps, **options)
-    return [n for n in kept if n.trail is None]
+    return [n for n in kept if n.last is None]
 
 
-CHILD, REFUTE = module._Run.child, module._Run.refute
+CHILDREN, REFUTE = module.Run.children, module.Run.refute
 SPLITS: dict[str, tuple[str, Any]] = {
-    "swapped split": ("child", _swapped),
+    "swapped split": ("children", _swapped),
     "the inactive side forgotten": ("refute", _without_off),
     "every open node closed": ("refute", _nothing_stays),
     "every other open node closed": ("refute", _half_stays),
@@ -156,37 +160,37 @@ SPLITS: dict[str, tuple[str, Any]] = {
 def provers(c: Certified, monkeypatch: Any) -> Iterator[tuple[str, Prove]]:
     form = c.case.network.relu_form
     for name, wrong in wrong_forms(form):
-        yield name, lambda q, wrong=wrong: run(ChainProver(wrong), q)
+        yield name, lambda q, wrong=wrong: run(chain_prover(wrong), q)
     for name, change in NODES.items():
 
-        def on_nodes(honest: Any, run: Any, nodes: Any, change: Any = change, **o: Any) -> Any:
-            return honest(run, [change(n) for n in nodes], **o)
+        def on_nodes(honest: Any, nodes: Any, sizes: Any, change: Any = change, **o: Any) -> Any:
+            return honest([change(n) for n in nodes], sizes, **o)
 
         yield name, lambda q, f=on_nodes: run(with_evaluation(form, f), q)
     for name, change in VALUES.items():
 
-        def on_values(honest: Any, run: Any, nodes: Any, change: Any = change, **o: Any) -> Any:
-            return change(honest(run, nodes, **o))
+        def on_values(honest: Any, nodes: Any, sizes: Any, change: Any = change, **o: Any) -> Any:
+            return change(honest(nodes, sizes, **o))
 
         yield f"bounds {name}", lambda q, f=on_values: run(with_evaluation(form, f), q)
     for name, (method, wrong_method) in SPLITS.items():
 
         def patched(q: Query, method: str = method, wrong_method: Any = wrong_method) -> Any:
             with monkeypatch.context() as patch:
-                patch.setattr(module._Run, method, wrong_method)
-                return run(ChainProver(form), q)
+                patch.setattr(module.Run, method, wrong_method)
+                return run(chain_prover(form), q)
 
         yield name, patched
     for share in (0.0, 0.1, 0.5, 0.8):
         small = c.case.query(c.epsilon * share)
-        yield f"{share} of the region", lambda q, small=small: run(ChainProver(form), small)
+        yield f"{share} of the region", lambda q, small=small: run(chain_prover(form), small)
     if c.case.label is not None:
         y = form.forward(c.case.x0[None])[0]
         plain = c.case.prop.hard_form(int(np.argmin(y)), outputs=3, inputs=(1, 6, 6))
         flipped = type(plain)(tuple(_negated(part) for part in plain.parts))
         yield (
             "another property",
-            lambda q: run(ChainProver(form), replace(q, condition=flipped)),
+            lambda q: run(chain_prover(form), replace(q, condition=flipped)),
         )
 
 
@@ -202,10 +206,10 @@ def test_fifty_unsound_provers_are_all_rejected(monkeypatch: Any) -> None:
         for name, prove in provers(c, monkeypatch):
             if name in fooled:
                 continue
-            prover, outcome = prove(query)
+            outcome = prove(query)
             if not outcome.proved:
                 continue
-            claimed = Verdict(Status.VERIFIED, outcome.stage, proof=(prover, outcome))
+            claimed = Verdict(Status.VERIFIED, outcome.stage, proof=outcome.proof)
             _, answer = certify(query, claimed, subject)  # asks the checker, in each precision
             assert not answer.confirmed, (name, radius)
             fooled.add(name)
@@ -216,7 +220,7 @@ def test_the_honest_prover_of_this_test_is_confirmed() -> None:
     """The machinery above rejects because the provers are wrong, not because it writes nonsense."""
     for c in certified():
         query, subject = c.case.query(0.9 * c.epsilon), c.case.subject(0.9 * c.epsilon)
-        prover, outcome = run(ChainProver(c.case.network.relu_form), query)
+        outcome = run(chain_prover(c.case.network.relu_form), query)
         assert outcome.proved
-        honest = Verdict(Status.VERIFIED, outcome.stage, proof=(prover, outcome))
+        honest = Verdict(Status.VERIFIED, outcome.stage, proof=outcome.proof)
         assert certify(query, honest, subject)[1].confirmed

@@ -10,10 +10,11 @@ import torch
 from verify_cases import chain as chain_network
 from verify_cases import random_network, sizes_of
 
-from qll.bounds.chain import Chain, DualLanes, Node, evaluate
 from qll.bounds.crown import Crown
 from qll.bounds.dense import DenseGraph
+from qll.bounds.domain import Domain
 from qll.bounds.dual import Domains, DualBound, Multipliers, Rates
+from qll.bounds.lanes import ChainBounder, DualLanes, evaluate
 from qll.networks.relu_form import Layer, ReluForm
 
 sparse = pytest.importorskip("scipy.sparse")
@@ -54,43 +55,40 @@ class Case:
     """One network, a box, splits and random multipliers, in both layouts."""
 
     def __init__(self, seed: int) -> None:
-        from qll.kernels.simd import TILE
-
         self.rng = rng = np.random.default_rng(seed)
         self.form = convolutional(rng)
-        self.chain = Chain.prefixes(self.form, TILE)[-1]
+        self.bounder = ChainBounder(self.form)
+        self.chain, self.layout = self.bounder.chain, self.bounder.layout
         x = rng.random(64)
         self.lower, self.upper = x - 0.2, x + 0.2
         self.sizes = sizes_of(self.form, self.lower, self.upper)
-        low, high = self.chain.interval(self.sizes)
-        weight, bias = self.form.layers[-1].terms[0][1], self.form.layers[-1].bias
+        low, high = self.bounder.interval(self.sizes, lambda: False)
         self.outputs = rng.standard_normal((2, 3))
         size = self.sizes.objectives(self.outputs, np.zeros(2))
-        self.node = self.chain.node(
-            low, high, self.chain.spread(1, self.outputs @ weight), self.outputs @ bias, size
-        )
+        rows, offset = self.bounder.objectives(self.outputs, np.zeros(2))
+        self.domain = self.bounder.domain(low, high, rows, offset, size)
         self._split()
 
     def _split(self) -> None:
-        node, rng, groups = self.node, self.rng, self.chain.groups
-        node.alpha = rng.random(self.chain.neurons).astype(np.float32)
-        unstable = np.flatnonzero((node.low < 0) & (node.high > 0))
+        domain, rng, groups = self.domain, self.rng, self.chain.groups
+        domain.alpha = rng.random(self.layout.neurons).astype(np.float32)
+        unstable = np.flatnonzero((domain.low < 0) & (domain.high > 0))
         on, off = unstable[::9], unstable[4::9]
-        node.sign[on], node.sign[off] = 1, -1
-        node.low, node.high = node.low.copy(), node.high.copy()
-        node.low[on], node.high[off] = 0.0, 0.0
-        node.beta[[*on, *off]] = rng.random(on.size + off.size).astype(np.float32) * 0.1
-        node.weight = np.array([0.3, 0.9], dtype=np.float32)
+        domain.sign[on], domain.sign[off] = 1, -1
+        domain.low, domain.high = domain.low.copy(), domain.high.copy()
+        domain.low[on], domain.high[off] = 0.0, 0.0
+        domain.beta[[*on, *off]] = rng.random(on.size + off.size).astype(np.float32) * 0.1
+        domain.weight = np.array([0.3, 0.9], dtype=np.float32)
         delta = rng.standard_normal(groups.copies) * 0.02
         home = groups.copy_home == np.arange(groups.copies)
         delta[home] = 0.0
         np.subtract.at(delta, groups.copy_home[~home], delta[~home])
-        node.delta = delta.astype(np.float32)
+        domain.delta = delta.astype(np.float32)
 
     def layers(self, flat: Any) -> list[torch.Tensor]:
         result = []
         for k in range(2):
-            part = np.asarray(flat, dtype=np.float64)[self.chain.part(k)]
+            part = np.asarray(flat, dtype=np.float64)[self.layout.part(k)]
             width = self.form.layers[k].width
             out = np.zeros(width)
             out[self.chain.groups.order if k == 0 else slice(None)] = part[:width]
@@ -98,21 +96,21 @@ class Case:
         return result
 
     def torch_side(self) -> tuple[Domains, Multipliers]:
-        node = self.node
+        domain = self.domain
         domains = Domains(
             torch.tensor(self.lower)[None],
             torch.tensor(self.upper)[None],
-            self.layers(node.low),
-            self.layers(node.high),
-            self.layers(node.sign),
+            self.layers(domain.low),
+            self.layers(domain.high),
+            self.layers(domain.sign),
             torch.tensor(self.outputs)[None],
             torch.zeros(1, 2, dtype=torch.float64),
         )
         multipliers = Multipliers(
-            self.layers(node.alpha),
-            self.layers(node.beta),
-            torch.tensor(node.weight.astype(np.float64))[None],
-            torch.tensor(node.delta.astype(np.float64))[None],
+            self.layers(domain.alpha),
+            self.layers(domain.beta),
+            torch.tensor(domain.weight.astype(np.float64))[None],
+            torch.tensor(domain.delta.astype(np.float64))[None],
         )
         return domains, multipliers
 
@@ -121,7 +119,7 @@ class Case:
         points = self.rng.uniform(self.lower, self.upper, size=(count, 64))
         z = self.form.pre_activations(points)
         keep = np.ones(count, dtype=bool)
-        for k, sign in enumerate(self.layers(self.node.sign)):
+        for k, sign in enumerate(self.layers(self.domain.sign)):
             keep &= (z[k] * sign.numpy() >= 0).all(axis=1)
         return points[keep]
 
@@ -135,20 +133,20 @@ def test_kernel_follows_the_reference_step_by_step(seed: int, steps: int) -> Non
     reference = DualBound(case.form)
     # The kernel's own units count padded neurons; with the reference's they take the same steps.
     beta, delta = reference.units(domains, multipliers)
-    case.node.scales = (beta.item(), delta.item())
+    case.domain.scales = (beta.item(), delta.item())
     expected, after = reference.ascend(domains, multipliers, steps, rates=rates)
     mid, rad = (case.lower + case.upper) / 2, (case.upper - case.lower) / 2
     lanes = DualLanes(case.chain, 2)
     box = (mid.astype(np.float32), rad.astype(np.float32))
-    lanes.run([case.node], box, steps, rates=rates, hull=True, target=np.inf)
-    assert case.node.bound == pytest.approx(expected.value.item(), abs=2e-4)
-    checked = evaluate(case.chain, [case.node], case.sizes)[0]
-    assert checked == pytest.approx(case.node.bound, abs=2e-4)
+    lanes.run([case.domain], box, steps, rates=rates, hull=True, target=np.inf)
+    assert case.domain.bound == pytest.approx(expected.value.item(), abs=2e-4)
+    checked = evaluate(case.chain, [case.domain], case.sizes)[0]
+    assert checked == pytest.approx(case.domain.bound, abs=2e-4)
     if steps == 0:
         exact = reference(domains, multipliers).value.item()
         assert checked == pytest.approx(exact, rel=1e-9, abs=1e-9)
     else:
-        weights = torch.tensor(case.node.weight.astype(np.float64))
+        weights = torch.tensor(case.domain.weight.astype(np.float64))
         assert torch.allclose(after.weight[0], weights, atol=1e-3)
 
 
@@ -156,14 +154,14 @@ def test_kernel_follows_the_reference_step_by_step(seed: int, steps: int) -> Non
 def test_any_multipliers_bound_from_below(seed: int) -> None:
     """Also ones that are not allowed: the float64 check projects them."""
     case = Case(seed)
-    node, rng = case.node, case.rng
-    node.alpha = rng.normal(0.5, 2.0, node.alpha.size).astype(np.float32)
-    node.beta = rng.normal(0, 1.0, node.beta.size).astype(np.float32)
-    node.delta = rng.normal(0, 0.1, node.delta.size).astype(np.float32)
-    node.weight = np.array([-3.0, 0.2], dtype=np.float32)
-    node.sign[:], free = 0, case.chain.interval(case.sizes)
-    node.low, node.high = free
-    bound = evaluate(case.chain, [node], case.sizes)[0]
+    domain, rng = case.domain, case.rng
+    domain.alpha = rng.normal(0.5, 2.0, domain.alpha.size).astype(np.float32)
+    domain.beta = rng.normal(0, 1.0, domain.beta.size).astype(np.float32)
+    domain.delta = rng.normal(0, 0.1, domain.delta.size).astype(np.float32)
+    domain.weight = np.array([-3.0, 0.2], dtype=np.float32)
+    domain.sign[:], free = 0, case.bounder.interval(case.sizes, lambda: False)
+    domain.low, domain.high = free
+    bound = evaluate(case.chain, [domain], case.sizes)[0]
     points = case.satisfying(2000)
     assert len(points) == 2000
     g = (case.form.forward(points) @ case.outputs.T).max(axis=1)
@@ -201,9 +199,9 @@ def test_splits_bound_the_points_that_obey_them() -> None:
 def test_hull_is_at_least_as_tight_as_chords() -> None:
     for seed in range(5):
         case = Case(seed)
-        case.node.delta[:] = 0
+        case.domain.delta[:] = 0
         with_hull, without = (
-            evaluate(case.chain, [case.node], case.sizes, hull=hull)[0] for hull in (True, False)
+            evaluate(case.chain, [case.domain], case.sizes, hull=hull)[0] for hull in (True, False)
         )
         assert with_hull >= without - 1e-9
 
@@ -259,11 +257,11 @@ def test_linear_network_is_exact() -> None:
     assert rows.value.item() == pytest.approx(0.5 - 6.0)
 
 
-def test_a_node_with_contradicting_bounds_is_empty() -> None:
-    node = Node(
+def test_a_domain_with_contradicting_bounds_is_empty() -> None:
+    domain = Domain(
         low=np.array([1.0]), high=np.array([-1.0]), sign=np.zeros(1, np.int8),
         objective=np.zeros((1, 1)), offset=np.zeros(1), alpha=np.zeros(1, np.float32),
         beta=np.zeros(1, np.float32), weight=np.ones(1, np.float32), delta=np.zeros(0, np.float32),
         size=np.zeros(1),
     )  # fmt: skip
-    assert node.is_empty
+    assert domain.is_empty

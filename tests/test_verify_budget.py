@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from verify_cases import FormNetwork, chain
+from verify_cases import FormNetwork, chain, chain_prover, graph_prover
 
 from qll.formula.hard import affine
 from qll.networks.relu_form import Layer, ReluForm
@@ -17,8 +17,7 @@ from qll.verify.attack import Plan, SearchNetwork, attack
 from qll.verify.backend import Budget
 from qll.verify.backends.bab import BranchAndBound
 from qll.verify.boxes import BoxProver
-from qll.verify.graph import GraphProver
-from qll.verify.prover import ChainProver
+from qll.verify.proof import NeuronProof
 from qll.verify.query import Query
 from qll.verify.verdict import Reason
 
@@ -51,9 +50,9 @@ def hard(network: FormNetwork, radius: float) -> Query:
 
 
 CASES: dict[str, tuple[Any, Query]] = {
-    "chain": (ChainProver, hard(wide(100, 80, 80), 1.0)),
-    "wide chain": (ChainProver, hard(wide(300, 400, 400, 400), 1.0)),
-    "graph": (GraphProver, hard(wide(60, 60, 60, 60, skip=True), 1.0)),
+    "chain": (chain_prover, hard(wide(100, 80, 80), 1.0)),
+    "wide chain": (chain_prover, hard(wide(300, 400, 400, 400), 1.0)),
+    "graph": (graph_prover, hard(wide(60, 60, 60, 60, skip=True), 1.0)),
     "boxes": (BoxProver, hard(wide(9, 60, 60, 60), 4.0)),
     "wide boxes": (BoxProver, hard(wide(9, 400, 400, 400), 4.0)),
 }
@@ -77,7 +76,7 @@ def test_the_budget_holds(name: str) -> None:
 def test_open_domains_take_a_bounded_amount_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(root, "MOST_BYTES", 1)
     _, query = CASES["chain"]
-    backend = BranchAndBound(choose=lambda q: ChainProver(q.form))
+    backend = BranchAndBound(choose=lambda q: chain_prover(q.form))
     verdict = backend.decide([query], Budget(seconds=60, clock="cpu"))[0]
     assert verdict.reason is Reason.MEMORY
 
@@ -90,10 +89,11 @@ def test_closed_domains_are_kept_for_certificates_only() -> None:
         point = sign * np.ones((1, 20))
         top = max(top, float(network.relu_form.forward(point).max()))
     query = Query(network, -np.ones(20), np.ones(20), affine([(("y", 0), 1.0)], -3 * top - 1))
-    prover = ChainProver(network.relu_form)
+    prover = chain_prover(network.relu_form)
     for keeps in (True, False):
         prover.keeps = keeps
         outcome = prover.prove(query, np.inf, lambda *_: None)
         assert outcome.proved
-        assert bool(outcome.leaves) is keeps
+        assert isinstance(outcome.proof, NeuronProof) is keeps
+        assert outcome.proof is None or outcome.proof.refuted
         assert 0 < outcome.least < np.inf

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from verify_cases import FormNetwork, chain
+from verify_cases import FormNetwork, chain, chain_prover, graph_prover
 
 import qll
 from qll.formula.hard import affine
@@ -25,8 +25,6 @@ from qll.verify import clock
 from qll.verify.backend import BACKENDS, Budget
 from qll.verify.backends.bab import BranchAndBound
 from qll.verify.boxes import BoxProver
-from qll.verify.graph import GraphProver
-from qll.verify.prover import ChainProver
 from qll.verify.query import Query
 from qll.verify.verdict import Status
 
@@ -36,8 +34,8 @@ PROVERS: dict[str, Callable[[Query], Any]] = {
     "boxes": lambda q: BoxProver(q.form),
     "boxes-duals": lambda q: BoxProver(q.form, alone=0.0),
     "boxes-torch": lambda q: BoxProver(q.form, compiled=False),
-    "graph": lambda q: GraphProver(q.form),
-    "chain": lambda q: ChainProver(q.form),
+    "graph": lambda q: graph_prover(q.form),
+    "chain": lambda q: chain_prover(q.form),
 }
 
 

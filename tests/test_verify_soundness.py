@@ -7,15 +7,20 @@ from typing import Any
 
 import numpy as np
 import pytest
-from verify_cases import chain, random_condition, random_network, worst_value
+from verify_cases import (
+    chain,
+    chain_prover,
+    graph_prover,
+    random_condition,
+    random_network,
+    worst_value,
+)
 
 from qll.formula.hard import Max, Min, affine
 from qll.verify import clock
 from qll.verify.backend import Budget
 from qll.verify.backends.bab import BranchAndBound
 from qll.verify.boxes import BoxProver
-from qll.verify.graph import GraphProver
-from qll.verify.prover import ChainProver
 from qll.verify.query import Query
 from qll.verify.verdict import Status
 
@@ -25,8 +30,8 @@ PROVERS: dict[str, Callable[[Query], Any]] = {
     "boxes": lambda q: BoxProver(q.form),
     "boxes-duals": lambda q: BoxProver(q.form, alone=0.0),
     "boxes-torch": lambda q: BoxProver(q.form, compiled=False),
-    "graph": lambda q: GraphProver(q.form),
-    "chain": lambda q: ChainProver(q.form),
+    "graph": lambda q: graph_prover(q.form),
+    "chain": lambda q: chain_prover(q.form),
 }
 # Within this share of the numbers involved the enumeration's own solver cannot tell.
 TIE = 1e-6

@@ -10,9 +10,12 @@ from typing import Any
 import numpy as np
 from scipy.optimize import linprog
 
+from qll.bounds.graph import GraphBounder
+from qll.bounds.lanes import ChainBounder
 from qll.bounds.rounding import Rounding, Sizes
 from qll.formula.hard import Affine, HardForm, Max, Min, affine
 from qll.networks.relu_form import Layer, ReluForm
+from qll.verify.prover import NeuronProver
 from qll.verify.query import Query
 
 
@@ -42,6 +45,16 @@ class FormNetwork:
 
     def runtime(self, batch: Any) -> Any:
         return self.relu_form.forward(np.asarray(batch))
+
+
+def chain_prover(form: ReluForm) -> NeuronProver:
+    """Splits of neurons on the compiled bounds."""
+    return NeuronProver(ChainBounder(form))
+
+
+def graph_prover(form: ReluForm) -> NeuronProver:
+    """Splits of neurons on the torch reference bounds."""
+    return NeuronProver(GraphBounder(form))
 
 
 def sizes_of(form: ReluForm, lower: Any, upper: Any) -> Sizes:

@@ -66,6 +66,14 @@ class Rates:
     decay: float = 0.98
 
 
+# Smaller steps for multipliers that were inherited: Adam's first steps are of full size.
+WARM = Rates(alpha=0.05, beta=0.1, weight=0.05, delta=0.1)
+
+
+def rates_of(fresh: bool) -> Rates:
+    return Rates() if fresh else WARM
+
+
 @dataclass(frozen=True, eq=False)
 class Domains:
     """A batch of B domains; ``low``, ``high`` and ``sign`` are per hidden layer (B, n_k).

@@ -95,7 +95,7 @@ def ascend(  # type: ignore[no-untyped-def]
     hull_on,  # joint hulls in the first layer, or chords
     target,  # lanes above it stop moving
     rates,  # (alpha, beta, weight, delta, decay per step)
-    network,  # see qll.bounds.chain.Packed
+    network,  # `qll.bounds.chain.Chain.packed32`
     box,  # (mid, rad)
     domain,  # (low, high, sign, objective, offset, objectives)
     variables,  # (alpha, beta, weight, delta)
@@ -105,7 +105,7 @@ def ascend(  # type: ignore[no-untyped-def]
     scales,  # (2 * LANES,) units of beta and delta; where 0, measured here and written
     bound,  # out: (LANES,)
     minimiser,  # out: (inputs * LANES,)
-    gap,  # out: (neurons * LANES,) what each neuron's relaxation loses there
+    scores,  # out: (neurons * LANES,) branching scores: what each relaxation loses there
 ):
     (
         layers, widths, starts, bias, upper, upper_transposed, upper_at,
@@ -120,7 +120,7 @@ def ascend(  # type: ignore[no-untyped-def]
     (
         slope, rise, alpha_low, alpha_high, coefficient, back, activation,
         copy_coefficient, pixel_coefficient, copy_point, residual, member, hull_gain, hull_active,
-        score,
+        reached,
     ) = scratch  # fmt: skip
     groups = group_hull.shape[0]
     pixels = share.shape[0]
@@ -389,7 +389,7 @@ def ascend(  # type: ignore[no-untyped-def]
                 if last:
                     true = maximum(z, zero)
                     relaxed = select(isneg, fma(chord, z, load(rise, o)), s * z)
-                    store(gap, o, a * (true - relaxed))
+                    store(scores, o, a * (true - relaxed))
                 else:
                     move = _adam(
                         alpha1, alpha2, o, select(isneg, zero, a * z), rate_alpha, fix1, fix2
@@ -429,7 +429,7 @@ def ascend(  # type: ignore[no-untyped-def]
                 relaxed = select(isneg, fma(load(slope, o), z, load(rise, o)), s * z)
                 store(activation, o, relaxed)
                 if last:
-                    store(gap, o, a * (maximum(z, zero) - relaxed))
+                    store(scores, o, a * (maximum(z, zero) - relaxed))
                 else:
                     move = _adam(
                         alpha1, alpha2, o, select(isneg, zero, a * z), rate_alpha, fix1, fix2
@@ -453,10 +453,10 @@ def ascend(  # type: ignore[no-untyped-def]
                         load(activation, (starts[top] + i) * LANES),
                         s,
                     )
-                store(score, m * LANES, s)
+                store(reached, m * LANES, s)
                 mean = fma(s, load(weight, m * LANES) / total_weight, mean)
             for m in range(objectives):
-                gradient = (load(score, m * LANES) - mean) / total_weight
+                gradient = (load(reached, m * LANES) - mean) / total_weight
                 moved = load(weight, m * LANES) + _adam(
                     weight1, weight2, m * LANES, gradient, rate_weight, fix1, fix2
                 )

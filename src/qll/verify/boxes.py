@@ -7,6 +7,7 @@ halved is the one to which most of what the relaxation costs is due.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
@@ -17,16 +18,18 @@ import numpy as np
 
 from qll.bounds.crown import BoxBounds, Crown
 from qll.bounds.dense import DenseGraph
+from qll.bounds.lanes import ChainBounder, smallest_sizes
 from qll.bounds.rounding import MOST, Rounding, Sizes
+from qll.bounds.splits import InputSplit, IntegerSplit, RealSplit
 from qll.kernels import available
 from qll.networks.relu_form import ReluForm
 from qll.verify import clock
 from qll.verify.arithmetic import float32_of
-from qll.verify.condition import Array, Obligation, obligations
+from qll.verify.condition import Array, conjunctions, obligations
 from qll.verify.pairs import Pair
 from qll.verify.pool import Pool, Stack, join
-from qll.verify.proof import Boxes, Outcome, Search
-from qll.verify.prover import ChainProver, fits_kernels, smallest_query
+from qll.verify.proof import OUTGROWN, BoxProof, Halves, NeuronProof, Outcome, Search
+from qll.verify.prover import NeuronProver
 from qll.verify.query import Query
 from qll.verify.root import MARGIN
 from qll.verify.verdict import Reason
@@ -57,7 +60,8 @@ LEAST_WIDTH = 1e-13
 
 
 class BoxProver:
-    _rounding: Rounding | None = None
+    """Splits of inputs, for one network; one query at a time."""
+
     tells_freely = False
 
     def __init__(
@@ -68,8 +72,10 @@ class BoxProver:
         self.keeps = False  # what certificates need
         self.crown = Crown(form, device=device)
         compiled = compiled and available()
-        self.finisher = ChainProver(form) if compiled and fits_kernels(form) else None
+        fits = compiled and ChainBounder.fits(form)
+        self.finisher = NeuronProver(ChainBounder(form)) if fits else None
         self.dense = DenseGraph(form) if compiled and DenseGraph.fits(form) else None
+        self._rounding: Rounding | None = None
 
     def prepare(self) -> None:
         """Load the kernels, or compile them: seconds, once on a machine, and no query's time."""
@@ -83,17 +89,6 @@ class BoxProver:
         if self._rounding is None or self._rounding.network is not query.network:
             self._rounding = Rounding(query.network, self.form)
         return Sizes(self._rounding, query.lower, query.upper, leaves=query.search.leaves)
-
-    def neurons_of(self, outcome: Outcome) -> Any:
-        """Those of the proofs by neurons, if there are any."""
-        finished = outcome.trace.boxes is not None and outcome.trace.boxes.finished
-        return self.finisher.chain if finished and self.finisher is not None else None
-
-    def tell(self, writer: Any, query: Query, outcome: Outcome) -> None:
-        """The proof, to one who writes it down."""
-        if outcome.trace.boxes is None:
-            raise ValueError("this prover was not asked to keep its proofs")
-        writer.follow_boxes(query, outcome.trace.boxes)
 
     def prove(self, query: Query, deadline: float, search: Search) -> Outcome:
         if self.finisher is not None:
@@ -119,14 +114,14 @@ class _BoxRun:
         # Boxes whose bound is short of a proof by more are halved at once: CROWN's bound for a try
         # with optimised duals, and that of the duals for splits of neurons.
         self.reach = self.branch_reach = np.inf
-        self.boxes = Boxes() if prover.keeps else None
-        self.outcome.trace.boxes = self.boxes
+        self.boxes = BoxProof() if prover.keeps else None
+        self.outcome.proof = self.boxes
         self.count = 1  # boxes so far
         self.tree_bytes = 0  # of the proofs by neurons
         condition = query.exact_search
         self.rows, self.constant = -condition.outputs, -condition.constant
         self.inputs = None if condition.inputs is None else -condition.inputs
-        self.conjunctions = _conjunctions(obligations(condition.tree))
+        self.conjunctions = conjunctions(obligations(condition.tree))
         self.sizes = prover.sizes(query)
         self.pair = Pair.of(query, self.conjunctions, prover, self.sizes)
         low, high = self.sizes.interval()[-1]
@@ -152,8 +147,7 @@ class _BoxRun:
     def drop(self) -> None:
         """A proof that nobody will write down need not be one that a checker can follow."""
         if self.boxes is not None:
-            self.boxes = None
-            self.outcome.drop()
+            self.boxes, self.outcome.proof = None, OUTGROWN
 
     def execute(self) -> Outcome:
         out = self.outcome
@@ -292,7 +286,7 @@ class _BoxRun:
         shrunk = less[np.arange(len(kept)), kept.scores.argmax(axis=1)]
         return replace(kept, lower=lower, upper=upper, shrunk=shrunk).take(some)
 
-    def confirmed(self, pool: Pool, closed: Any, boxes: Boxes) -> Any:
+    def confirmed(self, pool: Pool, closed: Any, boxes: BoxProof) -> Any:
         """Which of the ``closed`` boxes CROWN closes without what is known of their parents: that
         is what a checker will see."""
         done = np.zeros_like(closed)
@@ -315,7 +309,7 @@ class _BoxRun:
         done[at[good]] = True
         return done
 
-    def finish(self, finisher: ChainProver, dense: DenseGraph, pool: Pool) -> Pool:
+    def finish(self, finisher: NeuronProver, dense: DenseGraph, pool: Pool) -> Pool:
         """Optimised duals and splits of neurons on each box: what they close is not halved."""
         keep = np.ones(len(pool), dtype=bool)
         for row in range(len(pool)):
@@ -350,10 +344,13 @@ class _BoxRun:
             if outcome.stage == "branch":
                 self.branch_reach = _learn(self.branch_reach, -outcome.root, outcome.proved)
             if outcome.proved and self.boxes is not None:
-                self.boxes.finished[int(pool.place[row])] = (lower.copy(), upper.copy(), outcome)
-                leaves = len(outcome.leaves) + len(outcome.trace.tightened)
-                self.tree_bytes += leaves * LEAF_BYTES * finisher.chain.neurons
-                if outcome.dropped:
+                proof = outcome.proof
+                if isinstance(proof, NeuronProof):
+                    place = int(pool.place[row])
+                    self.boxes.finished[place] = (lower.copy(), upper.copy(), proof)
+                    leaves = len(proof.refuted) + len(proof.bounds)
+                    self.tree_bytes += leaves * LEAF_BYTES * finisher.bounder.layout.neurons
+                else:
                     self.drop()
             if clock.now() > self.deadline:
                 break
@@ -412,21 +409,25 @@ class _BoxRun:
         there = here + len(pool)
         self.count += 2 * len(pool)
         if self.boxes is not None:
-            for place, k, i, j in zip(pool.place, at, here, there, strict=True):
-                self.boxes.halves[int(place)] = (int(k), int(i), int(j))
+            for row, place in enumerate(pool.place.tolist()):
+                split = self.split(int(at[row]), float(middle[row]))
+                self.boxes.halves[place] = Halves(split, int(here[row]), int(there[row]))
         wait = np.maximum(pool.wait - 1, 0)
         first = replace(pool, upper=upper, place=here, wait=wait)
         second = replace(pool, lower=lower, place=there, wait=wait)
         return join([first, second])
 
+    def split(self, at: int, middle: float) -> InputSplit:
+        if self.whole is not None and self.whole[at]:
+            return IntegerSplit(at, math.floor(middle))
+        return RealSplit(at, middle)
+
 
 @cache
 def _load_kernels() -> None:
-    query = smallest_query()
-    sizes = Sizes(Rounding(query.network), query.lower, query.upper)
-    sizes.interval()
-    box = query.lower[None], query.upper[None]
-    DenseGraph(query.form).bound(*box, np.zeros((1, 1)), np.zeros(1), sizes=sizes)
+    sizes = smallest_sizes()
+    box = sizes.lower[None], sizes.upper[None]
+    DenseGraph(sizes.form).bound(*box, np.zeros((1, 1)), np.zeros(1), sizes=sizes)
 
 
 def _learn(reach: float, short: float, proved: bool) -> float:
@@ -437,16 +438,3 @@ def _learn(reach: float, short: float, proved: bool) -> float:
 def _no_search(points: Array, leaves: Sequence[int], programmes: bool) -> Array | None:
     """Within one small box the outer loop's own samples are search enough."""
     return None
-
-
-def _conjunctions(waiting: list[Obligation]) -> list[list[int]]:
-    """All obligations fully expanded; on many boxes at once there is no lazy way."""
-    done: list[list[int]] = []
-    stack = list(waiting)
-    while stack:
-        obligation = stack.pop()
-        if obligation.is_conjunction:
-            done.append(list(obligation.leaves))
-        else:
-            stack.extend(obligation.expand())
-    return done

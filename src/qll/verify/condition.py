@@ -311,3 +311,16 @@ def add_soft_weights(
     shares /= shares.sum(axis=1, keepdims=True)
     for index, part in enumerate(tree.parts):
         add_soft_weights(part, values, hardness, share * shares[:, index], weights)
+
+
+def conjunctions(waiting: list[Obligation]) -> list[list[int]]:
+    """All obligations fully expanded; for many boxes at once there is no lazy way."""
+    done: list[list[int]] = []
+    stack = list(waiting)
+    while stack:
+        obligation = stack.pop()
+        if obligation.is_conjunction:
+            done.append(list(obligation.leaves))
+        else:
+            stack.extend(obligation.expand())
+    return done

@@ -1,15 +1,20 @@
-"""What a proof is made of: effort, the way to a node, what was found, and the outcome."""
+"""What a proof is made of: effort, subproblems and the way to them, records of proofs, outcome."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from qll.bounds.chain import Node
-from qll.verify.condition import Array, Obligation
+from qll.bounds.bounder import Start
+from qll.bounds.domain import Domain
+from qll.bounds.groups import Groups
+from qll.bounds.layout import Layout
+from qll.bounds.splits import InputSplit, NeuronSplit
+from qll.verify.condition import Array, Tree
 from qll.verify.verdict import Reason
 
 
@@ -27,48 +32,127 @@ class Effort:
     retighten_depth: int = 2
 
 
+@dataclass(eq=False)
+class NeuronBound:
+    """The lower bound of a pre-activation, or the upper one (as a lower bound of its negative), as
+    the domain's objective."""
+
+    neuron: int  # flat
+    lower: bool
+    domain: Domain
+
+
 @dataclass(frozen=True, eq=False)
-class Trail:
-    """A step on the way from the root to a node, for certificates: neuron ``neuron`` (flat) was
-    split to ``sign`` at ``point`` (None: at 0), or the bounds of ``tightened`` were proved."""
+class Taken:
+    """On the way to a subproblem one side of a split was taken."""
 
-    parent: Trail | None
-    neuron: int = -1
-    sign: int = 0
-    point: float | None = None
-    tightened: tuple[Node, ...] = ()
+    before: Step | None
+    split: NeuronSplit
+    above: bool
+
+
+@dataclass(frozen=True, eq=False)
+class Tightened:
+    """On the way to a subproblem bounds of neurons were proved."""
+
+    before: Step | None
+    bounds: tuple[NeuronBound, ...]
+
+
+Step: TypeAlias = Taken | Tightened
 
 
 @dataclass(eq=False)
-class Trace:
-    """What a certificate needs besides the leaves: domains found empty, obligations, which of them
-    were taken apart (waiting disjunction, labels of its parts), bounds proved at the root by layer,
-    neuron and sign, and which neurons interval arithmetic leaves open."""
+class Subproblem:
+    """An obligation to be refuted on a domain, and how the domain came about."""
 
-    known: list[Obligation] = field(default_factory=list)
+    obligation: int
+    domain: Domain
+    last: Step | None = None
+    depth: int = 0  # splits
+
+    @property
+    def bound(self) -> float:
+        return self.domain.bound
+
+    @property
+    def is_empty(self) -> bool:
+        return self.domain.is_empty
+
+    def side(self, split: NeuronSplit, *, above: bool) -> Subproblem:
+        return Subproblem(
+            self.obligation,
+            self.domain.side(split, above=above),
+            Taken(self.last, split, above),
+            self.depth + 1,
+        )
+
+    @property
+    def way(self) -> list[Step]:
+        """From the root."""
+        steps: list[Step] = []
+        step = self.last
+        while step is not None:
+            steps.append(step)
+            step = step.before
+        return steps[::-1]
+
+
+@dataclass(eq=False)
+class NeuronProof:
+    """Domains made by splits of neurons; obligations are numbered as they came to be known."""
+
+    tree: Tree  # of what a violation needs
+    layout: Layout
+    groups: Groups | None
+    start: Start  # what the bounds of the neurons begin with
+    loose: NDArray[np.bool_]  # (neurons,) unstable by these
+    # obligations that were taken apart: which waiting disjunction, and the obligations of its parts
     cases: dict[int, tuple[int, list[int]]] = field(default_factory=dict)
-    empty: list[Node] = field(default_factory=list)
-    tightened: dict[tuple[int, int, int], Node] = field(default_factory=dict)
-    loose: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, dtype=np.bool_))
-    boxes: Boxes | None = None
+    # the best bounds proved at the root, by neuron and whether they are lower ones
+    bounds: dict[tuple[int, bool], NeuronBound] = field(default_factory=dict)
+    refuted: list[Subproblem] = field(default_factory=list)
+    empty: list[Subproblem] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Halves:
+    """The two parts of a box, by number."""
+
+    split: InputSplit
+    below: int
+    above: int
 
 
 @dataclass(eq=False)
-class Boxes:
-    """How a box was taken apart. Boxes are numbered from 0, the whole: ``halves`` names the input
-    and the two halves (the lower one first), ``closed`` the weights of each conjunction's leaves
-    with which CROWN closes a box, ``finished`` its ends and the proof by neurons; ``sloped`` says
-    which conjunctions are closed as differences of two runs instead."""
+class BoxProof:
+    """How a box was taken apart. Boxes are numbered from 0, the whole: ``halves`` says how one was
+    split, ``closed`` the weights of each conjunction's leaves with which CROWN closes it,
+    ``finished`` its ends and the proof by neurons; ``sloped`` says which conjunctions are closed as
+    differences of two runs instead."""
 
-    halves: dict[int, tuple[int, int, int]] = field(default_factory=dict)
+    halves: dict[int, Halves] = field(default_factory=dict)
     closed: dict[int, list[Array]] = field(default_factory=dict)
-    finished: dict[int, tuple[Array, Array, Outcome]] = field(default_factory=dict)
+    finished: dict[int, tuple[Array, Array, NeuronProof]] = field(default_factory=dict)
     sloped: dict[int, NDArray[np.bool_]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class ByConstruction:
     """A proof that needs nothing but the last layer; see `qll.verify.construction`."""
+
+
+@dataclass(frozen=True)
+class Dropped:
+    """There was a proof, but none to be written down, though it was asked for."""
+
+    reason: str
+
+
+OUTGROWN = Dropped("the proof outgrew the memory that is set aside for it")
+NO_TIME = Dropped("there was no time left for a proof that the checker can follow")
+
+Proof: TypeAlias = NeuronProof | BoxProof | ByConstruction | Dropped
 
 
 @dataclass(eq=False)
@@ -83,21 +167,7 @@ class Outcome:
     least: float = np.inf  # bound of what was closed
     nodes: int = 0
     stage: str = "root"
-    leaves: list[Node] = field(default_factory=list)
-    trace: Trace = field(default_factory=Trace)
-    dropped: str = ""  # why there is no proof to be written, though it was asked for
-
-    def drop(self) -> None:
-        """Forget a proof that has grown too large; the bounds stay proved."""
-        self.dropped = "the proof outgrew the memory that is set aside for it"
-        self.leaves.clear()
-        self.trace = Trace(self.trace.known, self.trace.cases)
-
-    def close(self, node: Node, *, keep: bool) -> None:
-        """A domain that is refuted; ``keep`` it for a certificate."""
-        self.least = min(self.least, node.bound)
-        if keep:
-            self.leaves.append(node)
+    proof: Proof | None = None  # if it was to be kept
 
 
 # Given starting points (n, inputs), the leaves that must all be positive, and whether linear

@@ -10,6 +10,8 @@ from typing import ClassVar, TypeAlias
 import numpy as np
 
 from qll import limits
+from qll.bounds.graph import GraphBounder
+from qll.bounds.lanes import ChainBounder, smallest_sizes
 from qll.kernels import available
 from qll.verify import clock
 from qll.verify.attack import Found, Plan, SearchNetwork, attack
@@ -21,12 +23,12 @@ from qll.verify.judge import Judgement, Worth, judge
 from qll.verify.lattice import walk
 from qll.verify.pairs import is_difference
 from qll.verify.pattern import climb
-from qll.verify.proof import Outcome
-from qll.verify.prover import ChainProver, fits_kernels, smallest_query
+from qll.verify.proof import NO_TIME, Outcome
+from qll.verify.prover import NeuronProver
 from qll.verify.query import Query
 from qll.verify.verdict import PROVER_NOTE, Reason, Status, Verdict
 
-Prover: TypeAlias = ChainProver | BoxProver
+Prover: TypeAlias = NeuronProver | BoxProver
 
 # Attack before proving: a short one that finds most counterexamples, then a longer one.
 FIRST = Plan(starts=2, steps=12)
@@ -69,8 +71,7 @@ class BranchAndBound(Backend):
 
     def prepare(self) -> None:
         if available():
-            form = smallest_query().form
-            BoxProver(form).prepare()
+            BoxProver(smallest_sizes().form).prepare()
 
     def run(self, queries: Sequence[Query], budget: Budget) -> list[Verdict]:
         found = _Decisions(queries, budget)
@@ -188,7 +189,7 @@ class BranchAndBound(Backend):
         outcome = prover.prove(query, deadline, search)
         if outcome.proved and proofs and not prover.keeps:
             outcome = _again(prover, query, outcome, start, deadline)
-        return replace(_as_verdict(outcome, ties), proof=(prover, outcome))
+        return replace(_as_verdict(outcome, ties), proof=outcome.proof)
 
 
 @dataclass
@@ -253,11 +254,9 @@ def choose_prover(query: Query) -> Prover:
     if splits_boxes(query):
         many = int((query.upper > query.lower).sum()) > FEW_INPUTS
         return BoxProver(form, alone=MANY_ALONE) if many else BoxProver(form)
-    if available() and fits_kernels(form) and query.search.inputs is None:
-        return ChainProver(form)
-    from qll.verify.graph import GraphProver  # and with it torch
-
-    return GraphProver(form)
+    if available() and ChainBounder.fits(form) and query.search.inputs is None:
+        return NeuronProver(ChainBounder(form))
+    return NeuronProver(GraphBounder(form))
 
 
 def _again(
@@ -265,7 +264,7 @@ def _again(
 ) -> Outcome:
     """The same, proved such that it can be written down, where there is time for that."""
     now = clock.now()
-    outcome.dropped = "there was no time left for a proof that the checker can follow"
+    outcome.proof = NO_TIME
     if deadline - now < AGAIN * (now - start):
         return outcome
     prover.keeps = True

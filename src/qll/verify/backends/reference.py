@@ -7,9 +7,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from qll.bounds.graph import GraphBounder
 from qll.verify.backend import BACKENDS, Budget
 from qll.verify.backends.bab import BranchAndBound, Prover, splits_boxes
 from qll.verify.boxes import BoxProver
+from qll.verify.prover import NeuronProver
 from qll.verify.query import Query
 from qll.verify.verdict import Verdict
 
@@ -17,12 +19,10 @@ from qll.verify.verdict import Verdict
 def choose_reference(query: Query) -> Prover:
     import torch
 
-    from qll.verify.graph import GraphProver
-
     device = "cuda" if torch.cuda.is_available() else "cpu"
     if splits_boxes(query):
         return BoxProver(query.form, device=device, compiled=False)
-    return GraphProver(query.form, device=device)
+    return NeuronProver(GraphBounder(query.form, device=device))
 
 
 @BACKENDS.register("torch")

@@ -1,0 +1,77 @@
+"""One domain of a dual bound: splits, objectives, multipliers, what an ascent found."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qll.bounds.groups import Array
+from qll.bounds.splits import NeuronSplit
+
+Single: TypeAlias = NDArray[np.float32]
+
+
+@dataclass(eq=False)
+class Domain:
+    """The part of a box that splits of neurons leave, objectives of which the greatest is bounded
+    from below there, and multipliers (`qll.bounds.dual`). Flat arrays are those of a `Layout`."""
+
+    low: Array  # (neurons,) splits included
+    high: Array
+    sign: NDArray[np.int8]  # of the splits: +1 above, -1 below, 0 where there is none
+    objective: Array  # (M, what the bounder's objectives speak of)
+    offset: Array  # (M,)
+    size: Array  # (M,) of the objectives: what their rounding is measured in
+    alpha: Single  # (neurons,)
+    beta: Single
+    weight: Single  # (M,)
+    delta: Single  # (copies,)
+    point: Array | None = None  # (neurons,) where they are split; None for 0, ReLU's kink
+    # Units of beta and delta, measured once on the root of a tree: measured again on a domain whose
+    # betas have grown they would grow with them, without end.
+    scales: tuple[float, float] = (0.0, 0.0)
+    # Found by an ascent.
+    bound: float = -np.inf
+    minimiser: Single | None = None  # (inputs,) of the relaxed problem
+    scores: Single | None = None  # (neurons,) branching scores: what each relaxation loses there
+
+    @property
+    def is_empty(self) -> bool:
+        return bool((self.low > self.high).any())
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether its multipliers were never ascended, nor inherited."""
+        return self.scales == (0.0, 0.0)
+
+    def side(self, split: NeuronSplit, *, above: bool) -> Domain:
+        """One part of the split domain, with the multipliers of the whole."""
+        at, neuron = split.at, split.neuron
+        low, high, sign, point = self.low, self.high, self.sign.copy(), self.point
+        sign[neuron] = 1 if above else -1
+        if point is not None:
+            point = point.copy()
+            point[neuron] = at
+        if above:
+            low = low.copy()
+            low[neuron] = max(low[neuron], at)
+        else:
+            high = high.copy()
+            high[neuron] = min(high[neuron], at)
+        return replace(self, low=low, high=high, sign=sign, point=point)
+
+
+@contextmanager
+def never_worse(domains: Sequence[Domain]) -> Iterator[None]:
+    """Adam is not monotone: a domain that an ascent leaves below where it began keeps its
+    multipliers."""
+    before = [(d.bound, d.alpha, d.beta, d.weight, d.delta) for d in domains]
+    yield
+    for domain, old in zip(domains, before, strict=True):
+        if domain.bound < old[0]:
+            domain.bound, domain.alpha, domain.beta, domain.weight, domain.delta = old
