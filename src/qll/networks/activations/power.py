@@ -9,18 +9,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
+from qll.late import late
 from qll.networks.activations.base import ACTIVATIONS, Activation, Array, Line
 
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+else:
+    torch = late("torch")
+
 _ROOTS: dict[float, Callable[[Tensor], Tensor]] = {
-    -1.0: torch.reciprocal,
+    -1.0: lambda z: 1.0 / z,
     -0.5: lambda z: 1.0 / torch.sqrt(z),
-    0.5: torch.sqrt,
+    0.5: lambda z: torch.sqrt(z),
 }
 
 
@@ -52,7 +57,6 @@ class Power(Activation):
         p, floor = self.exponent, self.floor
         return _rows, (floor, p, floor**p, p * floor ** (p - 1.0))
 
-    @torch.no_grad()
     def touching(self, slope: Tensor, low: Tensor, high: Tensor) -> list[Tensor]:
         rise = (slope / self.exponent).clamp(min=1e-300)
         return [(rise ** (1.0 / (self.exponent - 1.0))).clamp(low, high)]

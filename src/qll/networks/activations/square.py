@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from qll.networks.activations.base import ACTIVATIONS, Convex
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @ACTIVATIONS.register("square")
 @dataclass(frozen=True)
 class Square(Convex):
     name = "square"
-    in_torch = (torch.square, "square")
+    in_torch = ("square", "Tensor.square")
     bends = ()
     turns = (0.0,)
 
@@ -29,7 +29,6 @@ class Square(Convex):
     def kernel(self) -> tuple[Callable[..., None], tuple[float, ...]]:
         return _rows, ()
 
-    @torch.no_grad()
     def touching(self, slope: Tensor, low: Tensor, high: Tensor) -> list[Tensor]:
         return [(slope / 2).clamp(low, high)]
 
