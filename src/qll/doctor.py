@@ -35,6 +35,8 @@ EXTRAS = {
     "ray": ("grids on a Ray cluster", ("ray",)),
     "docs": ("the site of this documentation", ("mkdocs", "mkdocstrings")),
     "vehicle": ("Vehicle specifications", ("vehicle_lang",)),
+    "lightning": ("a callback for Lightning", ("lightning",)),
+    "transformers": ("a callback for Hugging Face's Trainer", ("transformers", "accelerate")),
     "tensorboard": ("curves in TensorBoard", ("tensorboard",)),
 }
 _FLAGS = ("avx512f", "avx2", "fma", "neon", "asimd")

@@ -251,7 +251,7 @@ def cycle(
 
 def repair(
     prop: Property | str | Path,
-    network: Network | str | Path | bytes,
+    network: AnyNetwork,
     out: str | Path | None = None,
     *,
     budget: float | str = "30m",
@@ -265,7 +265,7 @@ def repair(
 ) -> tuple[RepairResult, bytes]:
     """Move the weights of a network that violates a property as little as it takes to prove it.
 
-    The property speaks of a box, not of data. ``data`` (a data set, or what `qll.data.load` takes)
+    The property speaks of a box, not of data; it names the inputs of a module. ``data`` (a data set, or what `qll.data.load` takes)
     are what the network should go on to predict: ``kept`` of the result has the figures on them,
     before and after. Returns what was done and the network as ONNX bytes:
     proved iff ``status`` is ``verified``. ``decision`` says how its outputs are read. With ``out``,
@@ -275,7 +275,11 @@ def repair(
     from qll.cycle.repair import repair as run
     from qll.networks import Network
     from qll.networks import load as load_network
+    from qll.verify.given import declared
 
+    if isinstance(network, nn.Module):
+        named = prop if isinstance(prop, Property) else load(prop)
+        network = load_network(network, input_shape=declared(named))
     handle = network if isinstance(network, Network) else load_network(network)
     anchor = None if data is None else _data_set(data)
     fits = handle.output_size if anchor is None or anchor.schema is None else anchor.schema

@@ -68,8 +68,11 @@ class Balance:
         chosen = list(parameters)
         wanted = gradient_norm(prediction, chosen)
         found = gradient_norm(property_loss, chosen)
-        weight = torch.clamp(self.alpha * wanted / (found + _TINY), max=self.most)
-        return Weight(weight, wanted, found)
+        return Weight(self.quotient(wanted, found), wanted, found)
+
+    def quotient(self, wanted: Tensor, found: Tensor) -> Tensor:
+        """Lambda, from the norms of the prediction's gradient and the property's."""
+        return torch.clamp(self.alpha * wanted / (found + _TINY), max=self.most)
 
 
 @dataclass(frozen=True, eq=False)

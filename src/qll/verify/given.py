@@ -26,7 +26,7 @@ def declared(prop: Property) -> tuple[int, ...]:
         "the number of inputs of the module is not known",
         expected="'inputs a, b, ...' in the property, or data points",
         found="neither",
-        fix="name the inputs in the property, or pass qll.load_network(module, input_shape=...)",
+        fix="name the inputs in the property, or pass qll.networks.load(module, input_shape=...)",
     )
 
 

@@ -1,0 +1,1 @@
+"""The property in training loops that others own: Lightning, Hugging Face's Trainer."""
