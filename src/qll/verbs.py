@@ -265,11 +265,12 @@ def repair(
 ) -> tuple[RepairResult, bytes]:
     """Move the weights of a network that violates a property as little as it takes to prove it.
 
-    The property speaks of a box, not of data; it names the inputs of a module. ``data`` (a data set, or what `qll.data.load` takes)
-    are what the network should go on to predict: ``kept`` of the result has the figures on them,
-    before and after. Returns what was done and the network as ONNX bytes:
-    proved iff ``status`` is ``verified``. ``decision`` says how its outputs are read. With ``out``,
-    network, certificates and the record are kept there. Settings are those of `qll.cycle.Repair`.
+    The property speaks of a box, not of data; it names the inputs of a module. ``data`` (a data
+    set, or what `qll.data.load` takes) are what the network should go on to predict: ``kept`` of
+    the result has the figures on them, before and after. Returns what was done and the network as
+    ONNX bytes: proved iff ``status`` is ``verified``. ``decision`` says how its outputs are
+    read. With ``out``, network, certificates and the record are kept there. Settings are those of
+    `qll.cycle.Repair`.
     """
     from qll.cycle.repair import Repair
     from qll.cycle.repair import repair as run
