@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import json
 import lzma
 from pathlib import Path
+from typing import Any
 
 import pytest
 from synthetic_runs import write_grid, write_run
@@ -121,15 +122,22 @@ def test_damaged_records_are_named(tmp_path: Path, content: bytes) -> None:
         read_compact(path)
 
 
-def test_the_records_of_the_repository_are_what_its_page_says(shared: Path) -> None:
-    place = ROOT / "bench/grid_page.py"
-    spec = importlib.util.spec_from_file_location("grid_page", place)
-    assert spec is not None and spec.loader is not None
-    grid_page = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(grid_page)
+def bench(name: str, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(ROOT / "bench")
+    return importlib.import_module(name)
+
+
+def test_the_records_of_the_repository_are_what_its_pages_say(
+    shared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    grid_page, findings = bench("grid_page", monkeypatch), bench("findings", monkeypatch)
+    published = shared / "paper/results.json"
     page = (ROOT / "docs/grid.md").read_text(encoding="utf-8")
-    part = grid_page.page_part(ROOT / "results/paper", read_paper(shared / "paper/results.json"))
+    part = grid_page.page_part(ROOT / "results/paper", read_paper(published))
     assert page == grid_page.replaced(page, part), "run bench/grid_page.py --write docs/grid.md"
+    page = (ROOT / "docs/findings.md").read_text(encoding="utf-8")
+    made = findings.parts(ROOT / "results", published, shared / "corpus/verdicts.json")
+    assert page == findings.filled(page, made), "run bench/findings.py --write docs/findings.md"
 
 
 def test_records_stay_small() -> None:
