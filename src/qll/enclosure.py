@@ -30,6 +30,14 @@ class OutputBounds(Protocol):
     def outputs(self) -> int: ...
 
     @property
+    def sources(self) -> tuple[str, ...]:
+        """What is bounded: the outputs, or also the second point and its outputs."""
+
+    @property
+    def input_shape(self) -> tuple[int, ...] | None:
+        """None where the inputs themselves are not bounded."""
+
+    @property
     def zeros(self) -> Tensor:
         """``(batch,)`` of the device and type of the bounds."""
 

@@ -253,17 +253,18 @@ class Property:
     ) -> tuple[Tensor, Tensor]:
         """Lower and upper ends of the value over each sample's region, ``(batch,)``."""
         record, zeros = read_logic(logic), bounds.zeros
-        if extra := self.sources - {"y"}:
+        if extra := self.sources - set(bounds.sources):
             raise FormulaError(
                 f"property '{self.name}' cannot be bounded over a region yet",
-                expected="a formula of the outputs y alone",
+                expected=f"a formula of {', '.join(bounds.sources)} alone",
                 found=f"one that speaks of {', '.join(sorted(extra))}",
                 fix="train it against attacks, and prove it with the verifier",
             )
         patterns, pick = self._patterns(zeros.new_zeros(len(zeros), bounds.outputs), labels)
-        key = (record, "enclosure", bounds.outputs, patterns, zeros.device, zeros.dtype)
+        shape = Shape(bounds.outputs, bounds.input_shape)
+        key = (record, "enclosure", shape, patterns, zeros.device, zeros.dtype)
         if key not in self._cache:
-            formulas, rows, _ = self._formulas(record, Shape(bounds.outputs), patterns)
+            formulas, rows, _ = self._formulas(record, shape, patterns)
             self._cache[key] = Enclosure(
                 plan(formulas), record, rows, device=zeros.device, dtype=zeros.dtype
             )

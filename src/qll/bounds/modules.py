@@ -8,6 +8,7 @@ with whatever affine function of the outputs is asked for (differences of logits
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -121,6 +122,14 @@ class ModuleBounds:
         return self.runs[-1].out_size
 
     @property
+    def sources(self) -> tuple[str, ...]:
+        return ("y",)
+
+    @property
+    def input_shape(self) -> None:
+        return None
+
+    @property
     def zeros(self) -> Tensor:
         return self.inputs[0].new_zeros(len(self.inputs[0]))
 
@@ -194,6 +203,14 @@ class BoxBounds:
         return self.box.shape[1]
 
     @property
+    def sources(self) -> tuple[str, ...]:
+        return ("y",)
+
+    @property
+    def input_shape(self) -> None:
+        return None
+
+    @property
     def zeros(self) -> Tensor:
         return self.box.lower.new_zeros(len(self.box))
 
@@ -261,6 +278,32 @@ def _picked(values: Tensor, rows: Tensor, pick: Tensor) -> Tensor:
     return every.take_along_dim(pick[:, None, None], 1)[:, 0]
 
 
+def affine_runs(model: nn.Module, shape: tuple[int, ...]) -> tuple[_Run, ...] | None:
+    """The affine runs of a chain, with a ReLU between each and the next; None for another graph."""
+    pieces = recognise(model, shape, compiled=False)
+    return None if pieces is None else tuple(_runs(pieces))
+
+
+def _runs(pieces: Sequence[AffineLayer | Rectifier]) -> list[_Run]:
+    runs: list[_Run] = []
+    layers: list[AffineLayer] = []
+    for piece in pieces:
+        if isinstance(piece, Rectifier):
+            runs.append(_Run(tuple(layers)))
+            layers = []
+        else:
+            layers.append(piece)
+    runs.append(_Run(tuple(layers)))
+    if not all(run.layers for run in runs):
+        raise NetworkError(
+            "this network has two ReLUs in a row, or ends in one",
+            expected="an affine layer before and after every ReLU",
+            found="a ReLU without one",
+            fix="remove the redundant ReLU",
+        )
+    return runs
+
+
 def module_bounds(
     model: nn.Module, lower: Tensor, upper: Tensor, *, kind: BoundKind = "interval"
 ) -> ModuleBounds | BoxBounds:
@@ -284,22 +327,7 @@ def module_bounds(
         if kind == "interval":
             return BoxBounds(box)
         return CarriedBounds(box, model, (lower, upper), before)
-    runs: list[_Run] = []
-    layers: list[AffineLayer] = []
-    for piece in pieces:
-        if isinstance(piece, Rectifier):
-            runs.append(_Run(tuple(layers)))
-            layers = []
-        else:
-            layers.append(piece)
-    runs.append(_Run(tuple(layers)))
-    if not all(run.layers for run in runs):
-        raise NetworkError(
-            "this network has two ReLUs in a row, or ends in one",
-            expected="an affine layer before and after every ReLU",
-            found="a ReLU without one",
-            fix="remove the redundant ReLU",
-        )
+    runs = _runs(pieces)
     if kind == "interval":
         ends = folded_intervals(model, lower, upper)
         if ends is not None:

@@ -388,7 +388,9 @@ class _Cycle:
         """Ask about regions around training images; keep what the next round should see."""
         rows = self._taught_rows(number)
         if not len(rows):
-            Feedback(rows, self._no_points(), rows).save(path)
+            two = len(self.judged.binders) > 1
+            none = self._points([])
+            Feedback(rows, none, rows, none if two else None).save(path)
             return 0, 0
         x, labels = self.data.train.batch(rows)
         begun = time.monotonic()
@@ -402,17 +404,19 @@ class _Cycle:
         self._measured = max((time.monotonic() - begun) / len(rows), self._measured)
         open_rows = [i for i in range(len(rows)) if found[i]["status"] != "verified"]
         shown = [i for i in open_rows if found[i].get("witness") is not None]
-        if self.judged.sources & {"x2", "y2"}:  # pairs are found anew by the attack of every step
-            shown = []
-        points = torch.tensor(
-            np.array([found[i]["witness"] for i in shown], dtype=np.float32)
-        ).reshape(-1, *self.data.shape)
+        points = self._points([found[i]["witness"] for i in shown])
+        seconds: Tensor | None = None
+        if len(self.judged.binders) > 1:
+            seconds = self._points([found[i]["witness2"] for i in shown])
         earlier = Feedback.load(self._path(number - 1)) if number > 1 else None
         sources = rows[torch.tensor(shown, dtype=torch.long)]
         if earlier is not None:
             points = torch.cat((points, earlier.witnesses))[:_MOST_WITNESSES]
             sources = torch.cat((sources, earlier.sources))[:_MOST_WITNESSES]
-        kept = Feedback(rows[torch.tensor(open_rows, dtype=torch.long)], points, sources)
+            if seconds is not None and earlier.seconds is not None:
+                seconds = torch.cat((seconds, earlier.seconds))[:_MOST_WITNESSES]
+        open_ones = rows[torch.tensor(open_rows, dtype=torch.long)]
+        kept = Feedback(open_ones, points, sources, seconds)
         kept.save(path)
         return len(open_rows), len(points)
 
@@ -433,8 +437,9 @@ class _Cycle:
             return None
         return found
 
-    def _no_points(self) -> Tensor:
-        return torch.zeros(0, *self.data.shape)
+    def _points(self, witnesses: list[Any]) -> Tensor:
+        found = torch.tensor(np.array(witnesses, dtype=np.float32))
+        return found.reshape(-1, *self.data.shape)
 
     @torch.no_grad()
     def _satisfied(self, model: nn.Module) -> int:

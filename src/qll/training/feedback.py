@@ -14,6 +14,7 @@ from qll.files import write_atomically
 from qll.logics.base import Logic
 from qll.property import Property
 from qll.training.loss import PropertyTerm, property_term
+from qll.training.pairs import in_steps, may_meet, spread
 from qll.training.streams import generator
 
 FILE = "feedback.safetensors"
@@ -26,11 +27,13 @@ WITNESS_SHARE = 0.25
 @dataclass(frozen=True, eq=False)
 class Feedback:
     """``rows`` of the training split that were not proved; ``witnesses`` (k, *input), violating
-    points of the regions around the training rows ``sources`` (k,)."""
+    points of the regions around the training rows ``sources`` (k,), and of a rule over two points
+    the ``seconds`` (k, *input)."""
 
     rows: Tensor
     witnesses: Tensor
     sources: Tensor
+    seconds: Tensor | None = None
 
     def order(self, rows: Tensor) -> Tensor:
         """The rows of an epoch, open regions more than once."""
@@ -51,19 +54,24 @@ class Feedback:
         count = min(len(self.witnesses), max(int(batch * WITNESS_SHARE), 1))
         if not count:
             return None
-        chosen = torch.randperm(len(self.witnesses), generator=generator(seed, "witness", *place))
-        chosen = chosen[:count]
+        draw = generator(seed, "witness", *place)
+        chosen = torch.randperm(len(self.witnesses), generator=draw)[:count]
         x0, labels = data.train.batch(self.sources[chosen])
         device = next(model.parameters()).device
         points = {"x": self.witnesses[chosen].to(device)}
-        return property_term(
-            model, prop, points, x0=x0.to(device), labels=labels.to(device), logic=logic
-        )
+        x0 = x0.to(device)
+        if self.seconds is not None:
+            points["x2"] = self.seconds[chosen].to(device)
+            if may_meet(prop, x0):
+                points, prop = spread(prop, points, x0, draw), in_steps(prop, x0)
+        return property_term(model, prop, points, x0=x0, labels=labels.to(device), logic=logic)
 
     def save(self, folder: Path) -> None:
         import safetensors.torch
 
         held = {"rows": self.rows, "witnesses": self.witnesses, "sources": self.sources}
+        if self.seconds is not None:
+            held["seconds"] = self.seconds
         write_atomically(
             folder / FILE, safetensors.torch.save({k: t.contiguous() for k, t in held.items()})
         )
@@ -79,7 +87,7 @@ class Feedback:
             return None
         try:
             held = safetensors.torch.load(path.read_bytes())
-            return cls(held["rows"], held["witnesses"], held["sources"])
+            return cls(held["rows"], held["witnesses"], held["sources"], held.get("seconds"))
         except (safetensors.SafetensorError, KeyError, OSError) as error:
             raise RunError(
                 "the feedback of this round is damaged",

@@ -339,7 +339,8 @@ class Trainer:
             totals.add(
                 weight=float(weight.value),
                 property=float(property_loss.detach()) * len(y),
-                satisfied=float(term.satisfied.sum()),
+                # a share: boxes and pairs are not as many as the rows of a batch
+                satisfied=float(term.satisfied.double().mean()) * len(y),
             )
         return y.detach(), prediction, total
 

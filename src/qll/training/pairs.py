@@ -11,7 +11,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from qll.attacks.problem import Points
+from qll.bounds.steps import KNOWN, StepBounds, step_bounds
 from qll.errors import InputError
+from qll.formula.nodes import SOURCES
 from qll.logics.base import Logic
 from qll.property import Property
 from qll.regions import Region
@@ -22,6 +25,8 @@ NEAR = 1.0 / 64
 # Pairs that are drawn in a step, and of these, the worst that are trained on. The slopes of a ReLU
 # network are constant between its kinks: there is no gradient to follow to a worse pair.
 _DRAWN, _TRAINED = 2048, 64
+_BOXES = 512  # of which the worst are trained on, likewise
+_LEAST_SHARE = 1e-6  # of the region's width: pairs nearer than this have no direction
 _FACE = 0.25  # the chance of an input to be put at either end
 
 
@@ -49,21 +54,95 @@ def near_term(
 ) -> PropertyTerm:
     """The property at the worst of many pairs near each other, half of them at data, in units of
     their distance. Whole numbers are not kept whole here: what holds between them holds at them."""
-    count = _DRAWN
-    rows = torch.arange(count) % len(x)
+    rows = torch.arange(_DRAWN) % len(x)
+    pair = _near(_drawn(prop, Region.of(prop, x[rows]), x[rows], seed))
+    near = in_steps(prop, x)
+    with torch.no_grad():
+        found = property_term(model, near, pair, x0=x[rows], labels=None, logic=logic)
+    worst = found.losses.topk(_TRAINED).indices
+    pair = {name: p[worst] for name, p in pair.items()}
+    return property_term(model, near, pair, x0=x[rows[worst]], labels=None, logic=logic)
+
+
+def boxed_term(
+    model: nn.Module,
+    prop: Property,
+    x: Tensor,
+    *,
+    logic: Logic,
+    seed: int,
+    size: float,
+    found: Points | None = None,
+) -> PropertyTerm:
+    """A bound of the property over boxes in which a pair is moved about, the worst of many: boxes
+    of ``size`` of the region's width. ``found`` are pairs to look around beside those drawn; where
+    both points may be one (None), the pairs are near each other, in units of their distance."""
+    rows = torch.arange(_BOXES) % len(x)
     region = Region.of(prop, x[rows])
+    points = _drawn(prop, region, x[rows], seed)
+    if found is None:
+        points, prop = _near(points), in_steps(prop, x)
+    else:
+        rows = torch.cat((rows, torch.arange(len(x))))
+        region = Region.of(prop, x[rows])
+        points = {name: torch.cat((p, found[name].detach())) for name, p in points.items()}
+    lower, upper, step = _boxes(region, points, size)
+    with torch.no_grad():
+        losses = prop.upper(moved_bounds(model, prop, lower, upper, step), logic=logic)
+    worst = losses.topk(min(_TRAINED, len(losses))).indices
+    bounds = moved_bounds(model, prop, lower[worst], upper[worst], step[worst])
+    losses = prop.upper(bounds, logic=logic)
+    with torch.no_grad():
+        margins = -prop.enclose(bounds, logic="boolean")[1]
+    return PropertyTerm(losses, margins, {name: p[worst] for name, p in points.items()})
+
+
+def spread(prop: Property, points: Points, x0: Tensor, draw: torch.Generator) -> Points:
+    """Near pairs of the given ones' direction, somewhere between their points: of a pair that
+    breaks such a rule, one of them does. As far apart as near pairs are."""
+    region = Region.of(prop, x0)
+    x, whole = points["x"], points["x2"] - points["x"]
+    width = (region.upper - region.lower).clamp(min=torch.finfo(x.dtype).tiny)
+    share = (whole.abs() / width).flatten(1).amax(1).clamp(min=_LEAST_SHARE)
+    shape = (-1,) + (1,) * (x.dim() - 1)
+    at = torch.rand(len(x), generator=draw, dtype=x.dtype).to(x.device).reshape(shape)
+    start = x + at * whole
+    return {"x": start, "x2": start + NEAR * whole / share.reshape(shape)}
+
+
+def moved_bounds(
+    model: nn.Module, prop: Property, lower: Tensor, upper: Tensor, step: Tensor | None = None
+) -> StepBounds:
+    """What the property speaks of, for x in boxes and x2 a step from it."""
+    sources = [source for source in SOURCES if source in prop.sources and source in KNOWN]
+    step = torch.zeros_like(lower) if step is None else step
+    return step_bounds(model, lower, upper, step, sources)
+
+
+def _drawn(prop: Property, region: Region, x: Tensor, seed: int) -> Points:
+    """Pairs of the region; of a closed rule, some at the data ``x``."""
+    count = len(x)
     draw = torch.Generator().manual_seed(seed)
     points = region.sample(draw)
-    if prop.is_closed:
-        # A quarter at the data, which uniform samples of a domain miss; half of it pushed to its
-        # faces, where a network is extrapolating and most often wrong.
-        ends = torch.rand(region.lower.shape, generator=draw)
-        faces = torch.where(ends < _FACE, region.lower, points["x"])
-        faces = torch.where(ends > 1 - _FACE, region.upper, faces)
-        start = torch.cat((x[rows][: count // 4], faces[count // 4 : 3 * count // 4],
-                           points["x"][3 * count // 4 :]))  # fmt: skip
-        points = region.project({"x": start, "x2": points["x2"]})
-    second = points["x"] + NEAR * (points["x2"] - points["x"])
+    if not prop.is_closed:
+        return points
+    # A quarter at the data, which uniform samples of a domain miss; half of it pushed to its
+    # faces, where a network is extrapolating and most often wrong.
+    ends = torch.rand(region.lower.shape, generator=draw)
+    faces = torch.where(ends < _FACE, region.lower, points["x"])
+    faces = torch.where(ends > 1 - _FACE, region.upper, faces)
+    start = torch.cat(
+        (x[: count // 4], faces[count // 4 : 3 * count // 4], points["x"][3 * count // 4 :])
+    )
+    return region.project({"x": start, "x2": points["x2"]})
+
+
+def _near(points: Points) -> Points:
+    return {"x": points["x"], "x2": points["x"] + NEAR * (points["x2"] - points["x"])}
+
+
+def in_steps(prop: Property, x: Tensor) -> Property:
+    """The property in units of the distance of a near pair."""
     held = prop.scales.get("y")
     outputs = prop.outputs or prop.specification.outputs
     if held is None and outputs is None:
@@ -75,10 +154,28 @@ def near_term(
         )
     steps = [NEAR * s for s in (held or (1.0,) * int(outputs or 1))]
     inputs = prop.scales.get("x", (1.0,) * x[0].numel())
-    near = prop.with_scales(y=steps, x=[NEAR * s for s in inputs])
-    pair = {"x": points["x"], "x2": second}
-    with torch.no_grad():
-        found = property_term(model, near, pair, x0=x[rows], labels=None, logic=logic)
-    worst = found.losses.topk(_TRAINED).indices
-    pair = {name: p[worst] for name, p in pair.items()}
-    return property_term(model, near, pair, x0=x[rows[worst]], labels=None, logic=logic)
+    return prop.with_scales(y=steps, x=[NEAR * s for s in inputs])
+
+
+def _boxes(region: Region, points: Points, size: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Where x may lie such that both points stay in the region's box, and the step between them.
+    Entries of one-hot groups stay as they are, whole numbers whole."""
+    x, step = points["x"], points["x2"] - points["x"]
+    radius = (region.upper - region.lower) * (size / 2)
+    hot = [k for group in region.groups for point, k in group if point == "x"]
+    if hot:
+        flat = radius.flatten(1).clone()
+        flat[:, hot] = 0.0
+        radius = flat.reshape(radius.shape)
+    lower, upper = torch.maximum(x - radius, region.lower), torch.minimum(x + radius, region.upper)
+    if region.lower2 is not None and region.upper2 is not None:
+        lower = torch.maximum(lower, region.lower2 - step)
+        upper = torch.minimum(upper, region.upper2 - step)
+    if region.integers is not None:
+        whole = region.integers.reshape(x.shape[1:]) & (step == 0)
+        lower, upper = (
+            torch.where(whole, lower.ceil(), lower),
+            torch.where(whole, upper.floor(), upper),
+        )
+    # The pair itself is in its box, however it was rounded.
+    return torch.minimum(lower, x), torch.maximum(upper, x), step

@@ -8,10 +8,13 @@ from typing import ClassVar, cast
 import torch
 
 from qll.bounds.modules import BoundKind, module_bounds
+from qll.enclosure import OutputBounds
 from qll.logics.base import choice
+from qll.property import Property
 from qll.regions import Region
 from qll.training.loss import PropertyTerm
 from qll.training.methods.base import METHODS, Method, Setup, Step
+from qll.training.pairs import boxed_term, may_meet, moved_bounds
 
 
 @METHODS.register("bound")
@@ -26,14 +29,48 @@ class BoundMethod(Method):
         self.kind = cast(
             BoundKind, choice(str(self.chosen["kind"]), "bound", "kind", ("interval", "crown"))
         )
+        self.pairs = PairBoxes(setup)
 
     def term(self, step: Step) -> PropertyTerm:
+        if relates_two_points(step.prop):
+            return self.pairs.term(step, 1.0)
         return bounded_term(self.setup, step, Region.of(step.prop, step.x), self.kind)
+
+
+class PairBoxes:
+    """Rules over two points: bounds over boxes in which a pair is moved about."""
+
+    def __init__(self, setup: Setup) -> None:
+        self.setup = setup
+        self.attack = setup.config.make_attack()
+        self.meets: bool | None = None
+
+    def term(self, step: Step, size: float) -> PropertyTerm:
+        if self.meets is None:
+            self.meets = may_meet(step.prop, step.x)
+        found = None
+        if not self.meets:  # the attack sees where the rule is broken
+            found = self.attack.find(
+                self.setup.model, step.prop, step.x, step.labels, logic=step.logic,
+                seed=step.seed, engine=self.setup.config.engine,
+            )  # fmt: skip
+        return boxed_term(
+            self.setup.model, step.prop, step.x, logic=step.logic, seed=step.seed, size=size,
+            found=found,
+        )  # fmt: skip
+
+
+def relates_two_points(prop: Property) -> bool:
+    return len(prop.binders) > 1
 
 
 def bounded_term(setup: Setup, step: Step, region: Region, kind: BoundKind) -> PropertyTerm:
     """The upper bound of the property's loss over a box; its margins are what the bound proves."""
-    bounds = module_bounds(setup.model, region.lower, region.upper, kind=kind)
+    bounds: OutputBounds
+    if step.prop.sources <= {"y"}:
+        bounds = module_bounds(setup.model, region.lower, region.upper, kind=kind)
+    else:  # inputs too: the second point, which it does not speak of, is the first
+        bounds = moved_bounds(setup.model, step.prop, region.lower, region.upper)
     labels = step.labels if step.prop.uses_labels else None
     losses = step.prop.upper(bounds, labels=labels, logic=step.logic)
     with torch.no_grad():

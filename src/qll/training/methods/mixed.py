@@ -10,7 +10,7 @@ from qll.regions import Region
 from qll.training.loss import PropertyTerm
 from qll.training.methods.attack import AttackMethod
 from qll.training.methods.base import METHODS, Setup, Step
-from qll.training.methods.bound import bounded_term
+from qll.training.methods.bound import PairBoxes, bounded_term, relates_two_points
 
 
 @METHODS.register("mixed")
@@ -30,9 +30,15 @@ class MixedMethod(AttackMethod):
                 fix="pass --set options.share=0.1",
             )
         self.share = float(share)
+        self.pairs = PairBoxes(setup)
 
     def term(self, step: Step) -> PropertyTerm:
         attacked = super().term(step)
+        if relates_two_points(step.prop):
+            # Other pairs than the attacked ones: their mean counts for each of these.
+            bounded = self.pairs.term(step, 1.0)
+            losses = self.share * bounded.losses.mean() + (1.0 - self.share) * attacked.losses
+            return PropertyTerm(losses, attacked.margins, attacked.points)
         bounded = bounded_term(self.setup, step, Region.of(step.prop, step.x), "interval")
         losses = self.share * bounded.losses + (1.0 - self.share) * attacked.losses
         return PropertyTerm(losses, attacked.margins, attacked.points)

@@ -18,7 +18,7 @@ from qll.errors import InputError
 from qll.regions import Region
 from qll.training.loss import PropertyTerm
 from qll.training.methods.base import METHODS, Method, Setup, Step
-from qll.training.methods.bound import bounded_term
+from qll.training.methods.bound import PairBoxes, bounded_term, relates_two_points
 
 
 def centres(region: Region, radius: Tensor) -> Region:
@@ -52,8 +52,11 @@ class SmallBoxMethod(Method):
             )
         self.size = float(size)
         self.attack = AutoPGD(steps=int(self.chosen["steps"]), restarts=0)
+        self.pairs = PairBoxes(setup)
 
     def term(self, step: Step) -> PropertyTerm:
+        if relates_two_points(step.prop):
+            return self.pairs.term(step, self.size)
         region = Region.of(step.prop, step.x)
         radius = (region.upper - region.lower) * (self.size / 2)
         points = self.attack.find(
