@@ -140,9 +140,10 @@ def test_pairs_that_break_the_rule_are_fed_back(tmp_path: Path) -> None:
     data = homes()
     path = tmp_path / "rule.qll"
     path.write_text(RISING)
-    start = nn.Sequential(nn.Linear(2, 4), nn.ReLU(), nn.Linear(4, 1))
+    first, last = nn.Linear(2, 4), nn.Linear(4, 1)
     with torch.no_grad():
-        start[2].weight.copy_(-start[0].weight[:, 0])  # it falls with the size
+        last.weight.copy_(-first.weight[:, 0])  # it falls with the size
+    start = nn.Sequential(first, nn.ReLU(), last)
     options = {"epochs": 1, "logic": "qll:5", "learning_rate": 1e-6}
     config = CycleConfig(
         train=resolve(str(path), "data", options=options),
