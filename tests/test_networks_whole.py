@@ -83,3 +83,29 @@ def test_a_tanh_controller() -> None:
     )
     trained(model, loss, [(x, wanted)] * 150)
     assert_whole(model, prop, x[:4], None)
+
+
+def test_shares_of_a_softmax() -> None:
+    """With a normalisation inside: how sure it is of a class is asked of the shares themselves, and
+    which class is the first of the logits."""
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Linear(4, 8), nn.LayerNorm(8), nn.ReLU(), nn.Linear(8, 3), nn.Softmax(1)
+    )
+    sure = qll.parse(
+        "outputs 3\nforall x in ball(x0, 0.02): forall c in outputs: label(c) -> y[c] >= 0.75"
+    )
+    draw = torch.Generator().manual_seed(1)
+    labels = torch.arange(60) % 3
+    x = torch.rand(60, 4, generator=draw) * 0.4 + 0.6 * torch.eye(4)[labels]
+
+    def task(y: Tensor, labels: Tensor) -> Tensor:
+        return nn.functional.nll_loss(y.clamp(min=1e-6).log(), labels)
+
+    loss = qll.PropertyLoss(
+        sure, logic="qll:5", attack="apgd:5,restarts=0", engine="compiled", task=task
+    )
+    trained(model, loss, [(x, labels)] * 60)
+    assert_whole(model, sure, x[:4], labels[:4])
+    first = qll.load("classification-robustness", epsilon=0.03, outputs=3)
+    assert_whole(model, first, x[:4], labels[:4])

@@ -22,7 +22,7 @@ from qll.audit.network import Array, Network, require
 from qll.audit.product import product
 from qll.audit.slope import Pair
 from qll.formula.asked import ask
-from qll.formula.hard import Affine, HardForm, Max, is_usable, negated, sources
+from qll.formula.hard import Affine, HardForm, Max, compares_outputs, is_usable, negated, sources
 from qll.formula.question import question
 from qll.formula.rewrite import Shape
 
@@ -52,6 +52,9 @@ class Claim:
         ends = [np.array(side) for side in (found.lower, found.upper)]
         require(np.isfinite(ends[1] - ends[0]).all(), "no bounded region")
         require((ends[0] <= ends[1]).all(), "vacuous: the region is empty")
+        alone = found.points == 1 and found.ties.is_trivial and not single
+        if alone and network.logits is not None and compares_outputs(found.form):
+            network = network.logits  # y[i] > y[j] iff this holds of the logits
         self.network = network
         if found.points > 1 or not found.ties.is_trivial:
             self.network = product([network] * found.points, found.ties.home, found.ties.count)

@@ -47,6 +47,7 @@ class Network:
     maps: tuple[Affine, ...]  # the last gives the outputs
     curves: tuple[Curve | None, ...]  # of the others; None is ReLU
     roundings: tuple[Rounded, ...] | None = None  # of the maps, if they are read for float32
+    logits: Network | None = None  # before a last operator that keeps the order of its entries
 
     @cached_property
     def widths(self) -> list[int]:
@@ -176,7 +177,7 @@ def read_network(data: bytes, mean: Scales, std: Scales, in_float32: bool = Fals
     values = {file.name: Value(scale, (1, *dims), rounded)}
     found = {n: (TYPE_OF[c.dtype.str], c.shape) for n, c in file.constants.items()}
     found[file.name] = file.type, (1, *dims)
-    nodes = _gates(file.nodes)
+    nodes, logits = _gates(file.nodes), None
     read = {file.output, *(name for node in nodes for name in node.inputs)}
     require(all(node.output in read for node in nodes), "an operator whose value nobody reads")
     for node in nodes:
@@ -190,7 +191,11 @@ def read_network(data: bytes, mean: Scales, std: Scales, in_float32: bool = Fals
         )
         require(fine, f"inputs of a {node.kind} that are not constants of its type")
         given = [values.get(name, file.constants.get(name)) for name in node.inputs]
+        before = len(walk.maps)
         values[node.output] = _step(walk, node, given)
+        if node.output == file.output and _keeps_order(node, given[0]):
+            maps = (*walk.maps[:before], given[0].form)
+            logits = Network(dims, maps, tuple(walk.curves[:before]))
         found[node.output] = file.type, values[node.output].shape
     require(file.output in values, "the output is a constant")
     for other, kind, sizes in file.stated:
@@ -202,7 +207,14 @@ def read_network(data: bytes, mean: Scales, std: Scales, in_float32: bool = Fals
     roundings = (*walk.roundings, last.rounded) if last.rounded is not None else None
     whole = roundings is None or len(roundings) == len(walk.maps) + 1
     require(whole and (roundings is not None) == in_float32, "an operator not counted in float32")
-    return Network(dims, (*walk.maps, last.form), tuple(walk.curves), roundings)
+    return Network(dims, (*walk.maps, last.form), tuple(walk.curves), roundings, logits)
+
+
+def _keeps_order(node: Node, value: Any) -> bool:
+    """Whether of any two entries the larger stays the larger, strictly."""
+    if node.kind == "Softmax":  # of one sum for all
+        return math.prod(value.shape) == value.shape[node.options.get("axis", -1)]
+    return node.kind in ("Sigmoid", "Tanh", "Exp", "Softplus")
 
 
 def _gates(nodes: list[Node]) -> list[Node]:

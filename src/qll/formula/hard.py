@@ -80,6 +80,16 @@ def sources(form: HardForm) -> frozenset[str]:
     return frozenset(found)
 
 
+def compares_outputs(form: HardForm) -> bool:
+    """Whether all that is said of outputs is which of two is larger."""
+    if not isinstance(form, Affine):
+        return all(map(compares_outputs, form.parts))
+    if all(source == "x" for (source, _), _ in form.terms):
+        return True
+    pair = len(form.terms) == 2 and all(source == "y" for (source, _), _ in form.terms)
+    return pair and form.constant == 0 and form.terms[0][1] == -form.terms[1][1]
+
+
 def affine(terms: Iterable[tuple[Slot, Exact]], constant: Exact = ZERO) -> Affine:
     """Like terms collected, zero coefficients dropped, in order: equal functions are equal.
 

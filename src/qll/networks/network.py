@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,6 +38,7 @@ class Network:
     source: bytes
     graph: Graph
     normalisation: tuple[Array, Array] | None = None
+    whole: Network | None = None  # of logits: the network that they belong to
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -72,6 +73,17 @@ class Network:
         mean, std = self.normalisation
         shape = self.graph.tensor_shape
         return self.graph.behind(Normalise(mean.reshape(shape), std.reshape(shape)))
+
+    @cached_property
+    def logits(self) -> Network | None:
+        """The network before a last layer that keeps the order of its outputs (Softmax, Sigmoid),
+        if it has one: the same file, of which outputs are compared alone."""
+        node = self.graph.nodes[self.graph.output - 1] if self.graph.output else None
+        if node is None or not node.layer.keeps_order(node.shape) or len(node.sources) != 1:
+            return None
+        (last,) = node.sources
+        graph = replace(self.graph, nodes=self.graph.nodes[:last], output=last)
+        return Network(self.name, self.source, graph, self.normalisation, self)
 
     @cached_property
     def relu_form(self) -> ReluForm:

@@ -26,7 +26,7 @@ from qll.networks import load as load_network
 from qll.networks.joint import Joint
 from qll.property import Property
 from qll.regions import Region
-from qll.verify import clock, evidence
+from qll.verify import clock, evidence, order
 from qll.verify.backend import BACKENDS, Budget
 from qll.verify.broken import broken
 from qll.verify.condition import Array
@@ -232,7 +232,7 @@ class Problem:
     def _network(self, asked: Asked) -> Network | Joint:
         """Of the variables: the network itself, if they are its inputs."""
         if asked.points == 1 and asked.ties.is_trivial:
-            return self.handle
+            return order.seen_through(self.handle, asked.form, self.arithmetic)
         home = asked.ties.home
         if home not in self._products:
             networks = [self.handle] * asked.points

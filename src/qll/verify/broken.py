@@ -20,7 +20,9 @@ def broken(query: Query, witness: Array, prop: Property | None = None) -> str:
     is broken at all was judged exactly."""
     condition = query.compiled
     point = np.asarray(witness, dtype=np.float64).reshape(1, -1)
-    values = condition.leaf_values(query.form.forward(point), point)
+    whole = getattr(query.network, "whole", None)  # of logits: what is asked of is not they
+    form = query.form if whole is None else whole.relu_form
+    values = condition.leaf_values(form.forward(point), point)
     leaves = list(dict.fromkeys(_chosen(condition.tree, values)))
     name = _namer(query, prop)
     said = [_said(condition.exact[m], float(values[0, m]), name) for m in leaves[:MOST_NAMED]]

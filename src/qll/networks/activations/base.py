@@ -54,6 +54,7 @@ class Activation(ABC):
     # Where torch has it, from torch on: modules and functions without settings, and methods of
     # Tensor (what has settings is read in `torch_operators`).
     in_torch: ClassVar[tuple[str, ...]] = ()
+    rising: ClassVar[bool] = False  # strictly: it keeps the order of any two values
     # Rational values at rational points: exact replay, and proofs that end in linear programs.
     piecewise_linear: ClassVar[bool] = False
 

@@ -24,6 +24,7 @@ class Exp(Convex):
     name = "exp"
     onnx = ("Exp",)
     in_torch = ("exp", "Tensor.exp")
+    rising = True
     bends = ()
 
     def apply(self, z: Tensor) -> Tensor:

@@ -24,6 +24,7 @@ class Sigmoid(Activation):
     name = "sigmoid"
     onnx = ("Sigmoid",)
     in_torch = ("nn.Sigmoid", "sigmoid", "nn.functional.sigmoid", "Tensor.sigmoid")
+    rising = True
     bends = (0.0,)
 
     def apply(self, z: Tensor) -> Tensor:

@@ -23,6 +23,7 @@ else:
 class Softplus(Convex):
     name = "softplus"
     onnx = ("Softplus",)
+    rising = True
     bends = ()
 
     def apply(self, z: Tensor) -> Tensor:

@@ -24,6 +24,7 @@ class Tanh(Activation):
     name = "tanh"
     onnx = ("Tanh",)
     in_torch = ("nn.Tanh", "tanh", "nn.functional.tanh", "Tensor.tanh")
+    rising = True
     bends = (0.0,)
 
     def apply(self, z: Tensor) -> Tensor:

@@ -31,3 +31,6 @@ class Apply(Layer):
         with np.errstate(all="ignore"):
             low, high = self.function.enclose(*(np.array([end]) for end in ranges[0]))
         return outward(float(low[0]), float(high[0]))
+
+    def keeps_order(self, shape: Shape) -> bool:
+        return self.function.rising

@@ -50,6 +50,10 @@ class Layer(ABC):
         ``ranges``: a divisor must be known to stay away from 0."""
         return ANYTHING
 
+    def keeps_order(self, shape: Shape) -> bool:
+        """Whether of any two entries of an operand of this shape the larger stays the larger."""
+        return False
+
     def parts(self, shapes: list[Shape]) -> list[Part]:
         """The layers that it is made of, each with what it reads: the operands by number, then the
         parts before it. None for a layer that is one step of its own."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -67,6 +68,9 @@ class Softmax(Composite):
 
     def range(self, ranges: list[Range], shapes: list[Shape]) -> Range:
         return (0.0, 1.0)
+
+    def keeps_order(self, shape: Shape) -> bool:
+        return math.prod(shape) == shape[self.axis]  # one sum for all
 
 
 @dataclass(frozen=True)
