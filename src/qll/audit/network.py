@@ -193,8 +193,9 @@ def read_network(data: bytes, mean: Scales, std: Scales, in_float32: bool = Fals
         given = [values.get(name, file.constants.get(name)) for name in node.inputs]
         before = len(walk.maps)
         values[node.output] = _step(walk, node, given)
-        if node.output == file.output and _keeps_order(node, given[0]):
-            maps = (*walk.maps[:before], given[0].form)
+        taken = given[0]
+        if node.output == file.output and isinstance(taken, Value) and _keeps_order(node, taken):
+            maps = (*walk.maps[:before], taken.form)
             logits = Network(dims, maps, tuple(walk.curves[:before]))
         found[node.output] = file.type, values[node.output].shape
     require(file.output in values, "the output is a constant")
@@ -210,10 +211,10 @@ def read_network(data: bytes, mean: Scales, std: Scales, in_float32: bool = Fals
     return Network(dims, (*walk.maps, last.form), tuple(walk.curves), roundings, logits)
 
 
-def _keeps_order(node: Node, value: Any) -> bool:
+def _keeps_order(node: Node, value: Value) -> bool:
     """Whether of any two entries the larger stays the larger, strictly."""
     if node.kind == "Softmax":  # of one sum for all
-        return math.prod(value.shape) == value.shape[node.options.get("axis", -1)]
+        return bool(math.prod(value.shape) == value.shape[node.options.get("axis", -1)])
     return node.kind in ("Sigmoid", "Tanh", "Exp", "Softplus")
 
 
