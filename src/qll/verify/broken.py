@@ -71,7 +71,7 @@ def _said(leaf: Affine, value: float, name: Callable[[Slot], str]) -> str:
     downs = [name for name, c in terms if c == -1]
     if len(terms) <= 2 and len(ups) + len(downs) == len(terms) and len(ups) <= 1 >= len(downs):
         left = ups[0] if ups else f"{constant:g}"
-        right = downs[0] if downs else f"{-constant:g}"
+        right = downs[0] if downs else f"{0.0 - constant:g}"
         if ups and downs and constant:
             right += f" {'-' if constant > 0 else '+'} {abs(constant):g}"
         return f"{left} exceeds {right} by {value:.3g}" if value > 0 else f"{left} equals {right}"
