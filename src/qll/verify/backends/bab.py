@@ -26,6 +26,7 @@ from qll.verify.pattern import climb
 from qll.verify.proof import NO_TIME, Outcome
 from qll.verify.prover import NeuronProver
 from qll.verify.query import Query
+from qll.verify.restricted import Restricted, restrict
 from qll.verify.verdict import PROVER_NOTE, Reason, Status, Verdict
 
 Prover: TypeAlias = NeuronProver | BoxProver
@@ -93,20 +94,25 @@ class BranchAndBound(Backend):
         provers: dict[tuple[bool, bool], Prover] = {}
         keys = [(query.search.inputs is None, splits_boxes(query)) for query in queries]
         for i, query in enumerate(queries):
-            if found.verdicts[i] is None and keys[i] not in provers:
+            small = None
+            if found.verdicts[i] is None and not budget.proofs and self.choose is None:
+                with found.paid_by([i], "root"):
+                    small = restrict(query)
+            if small is None and found.verdicts[i] is None and keys[i] not in provers:
                 with found.paid_by([k for k in found.open if keys[k] == keys[i]], "root"):
                     provers[keys[i]] = prover = (self.choose or choose_prover)(query)
                     # Boxes that a checker can follow are more: first the verdict, then the proof.
                     prover.keeps = budget.proofs and (prover.tells_freely or not budget.welcome)
             if found.verdicts[i] is None:
-                prover = provers[keys[i]]
+                # A checker reads the whole network: it could not follow a proof of a part.
+                prover = provers[keys[i]] if small is None else choose_prover(small.query)
                 prover.prepare()
                 with found.paid_by([i], "root") as work:
                     until = work.deadline
                     if query.in_float32 and i in near:
                         until = clock.now() + NEAR_SHARE * (until - clock.now())
                     verdict = self._prove(
-                        prover, network, query, until, near.get(i), proofs=budget.proofs
+                        prover, network, query, until, near.get(i), small, proofs=budget.proofs
                     )
                     found.verdicts[i] = verdict if budget.proofs else replace(verdict, proof=None)
         return found.finished()
@@ -140,6 +146,7 @@ class BranchAndBound(Backend):
         query: Query,
         deadline: float,
         near: Judgement | None,
+        small: Restricted | None = None,
         *,
         proofs: bool,
     ) -> Verdict:
@@ -186,7 +193,10 @@ class BranchAndBound(Backend):
             return point if worth(point, value) else None
 
         start = clock.now()
-        outcome = prover.prove(query, deadline, search)
+        if small is None:
+            outcome = prover.prove(query, deadline, search)
+        else:
+            outcome = small.told(prover.prove(small.query, deadline, small.seeking(search)))
         if outcome.proved and proofs and not prover.keeps:
             outcome = _again(prover, query, outcome, start, deadline)
         return replace(_as_verdict(outcome, ties), proof=outcome.proof)

@@ -1,0 +1,79 @@
+"""Queries restricted to what can move on their box: never another answer."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from verify_cases import random_network, worst_value
+
+from qll.formula.hard import Max, affine
+from qll.verify import restricted
+from qll.verify.backend import Budget
+from qll.verify.backends.bab import BranchAndBound
+from qll.verify.query import Query
+from qll.verify.restricted import restrict
+from qll.verify.verdict import Status
+
+
+@pytest.fixture(autouse=True)
+def _even_small_networks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(restricted, "LEAST_ENTRIES", 0)
+    monkeypatch.setattr(restricted, "SHARE", 1.0)
+
+
+def a_query(seed: int, above: float = 1.0) -> Query:
+    """Half of the inputs cannot move; violated where one of two outputs is large."""
+    rng = np.random.default_rng(seed)
+    network = random_network(rng, skips=seed % 2 == 0)
+    size = network.relu_form.input_size
+    lower = rng.standard_normal(size)
+    upper = lower + np.where(np.arange(size) % 2 == 0, rng.random(size), 0.0)
+    leaves = [affine([(("y", k), 1.0 - 2 * k)], -above) for k in range(2)]
+    return Query(network, lower, upper, Max(tuple(leaves)))
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_the_smaller_network_is_the_same_up_to_its_error(seed: int) -> None:
+    query = a_query(seed)
+    small = restrict(query)
+    assert small is not None
+    assert small.query.form.input_size == (query.upper > query.lower).sum()
+    assert small.query.form.relu_count <= query.form.relu_count
+    rng = np.random.default_rng(seed)
+    points = rng.uniform(small.query.lower, small.query.upper, (200, small.free.size))
+    whole = small.expand(points)
+    assert ((whole >= query.lower) & (whole <= query.upper)).all()
+    ours, theirs = small.query.form.forward(points), query.form.forward(whole)
+    assert np.allclose(ours, theirs, atol=1e-9)
+    # the leaves are raised by more than the two differ
+    for each, other in zip(small.query.search.exact, query.search.exact, strict=True):
+        raised = float(each.constant - other.constant)
+        assert 0 < raised < 1e-6
+    assert worst_value(small.query) >= worst_value(query) - 1e-12
+    gap = np.abs(ours - theirs).max()
+    assert gap <= min(
+        float(a.constant - b.constant)
+        for a, b in zip(small.query.search.exact, query.search.exact, strict=True)
+    )
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_verdicts_are_those_of_the_whole_network(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    query = a_query(seed, above=2.0)
+    budget = Budget(20.0)
+    smaller = BranchAndBound().decide([query], budget)[0]
+    monkeypatch.setattr("qll.verify.backends.bab.restrict", lambda _: None)
+    whole = BranchAndBound().decide([query], budget)[0]
+    assert smaller.status is whole.status is not Status.UNKNOWN
+
+
+def test_what_it_cannot_say_it_leaves_alone() -> None:
+    query = a_query(0)
+    read = affine([(("y", 0), 1.0), (("x", 1), 1.0)], -1.0)
+    assert restrict(Query(query.network, query.lower, query.upper, read)) is None
+    whole = np.zeros(query.lower.size, dtype=bool)
+    lower, upper = np.zeros(query.lower.size), np.ones(query.lower.size)
+    counted = Query(query.network, lower, upper, query.condition, integers=~whole)
+    assert restrict(counted) is None
