@@ -237,8 +237,14 @@ def test_two_copies_of_a_network(tmp_path: Path) -> None:
     assert x1 == a1
     assert x0 <= a0
     assert b < y
-    with pytest.raises(InputError, match="network files are not those"):
-        answer(query, f"f={rises}", f"g={falls}")
+    for wrong in ([f"f={rises}", f"g={falls}"], [f"g={rises}"], [f"f={rises}", "g=none.onnx"]):
+        with pytest.raises(InputError, match="network files are not those"):
+            answer(query, *wrong)
+    # Vehicle names the file of an equal network once more.
+    copy = tmp_path / "copy.onnx"
+    copy.write_bytes(rises.read_bytes())
+    for same in (rises, copy):
+        assert answer(query, f"f={rises}", f"g={same}")[0].answer is Answer.UNSAT
 
 
 def test_two_networks(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from fractions import Fraction
 from pathlib import Path
 
@@ -16,13 +15,8 @@ from qll.cli.main import build_app
 from qll.errors import InputError
 from qll.exchange.document import Document
 from qll.exchange.files import parse, read
-from qll.exchange.marabou import MOST_FILES, files
 from qll.exchange.writers import write
-from qll.networks import load
-from qll.properties import names
-from qll.verify.api import Problem
-from qll.verify.condition import compile_condition, ways
-from qll.verify.documents import document_of
+from qll.verify.condition import compile_condition
 
 F = Fraction
 TAIL = (
@@ -66,54 +60,55 @@ def test_the_standards_files_and_back(shared: Path) -> None:
         list(write(read(path.with_name("multiple_networks.vnnlib")), 1))
 
 
-SHIPPED = [name for name in names() if name != "monotonicity"]  # which relates two points
+def export(*arguments: object) -> str:
+    done = CliRunner().invoke(build_app(), ["export", *map(str, arguments)], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return done.stdout
 
 
-@pytest.mark.parametrize("name", SHIPPED)
-def test_shipped_properties_in_every_format_and_back(name: str, tmp_path: Path) -> None:
-    """Judged equal at random points, whatever the network might compute there."""
-    prop, rng = qll.load(name), np.random.default_rng(1)
-    outputs = prop.specification.outputs or 3
-    weights = rng.standard_normal((outputs, 4))
-    network = load(layered(tmp_path / "net.onnx", (weights, np.zeros(outputs))))
-    labels = np.array([0]) if prop.uses_labels else None
-    problem = Problem.of(prop, network, rng.uniform(0.3, 0.6, (1, 4)), labels, timeout=1.0)
-    query = problem.query(0)
-    document = document_of(query)
-    again = [parse("\n".join(write(document, version))) for version in (1, 2)]
-    for other in again:
-        assert_same(document, other)
-    texts = files(document) if ways(query.compiled.tree) <= MOST_FILES else None
-    decided = set()
-    for k in range(90):
-        x = rng.uniform(query.lower, query.upper)
-        near = network.relu_form.forward(x[None])[0] if k % 2 else np.zeros(outputs)
-        near[0] += (0.0, 5.0)[k // 2 % 2]
-        y = near + rng.normal(0, (0.01, 0.5, 3)[k % 3], outputs)
-        exact = [F(v) for v in x.tolist()], [F(v) for v in y.tolist()]
-        violated = query.contains(x) and query.compiled.exact_value(exact[1], x) > 0
-        assert document.holds(*exact) == violated
-        decided.add(violated)
-        if texts is not None:
-            assert any(all(_holds(line, x, y) for line in text) for text in texts) == violated
-    assert decided == {False, True}
+def test_a_property_needs_a_network_and_perhaps_a_point(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="a property asks about a network"):
+        export("not-both", "--to", "vnnlib")
+    net = layered(tmp_path / "net.onnx", (np.ones((6, 2)), np.zeros(6)))
+    with pytest.raises(InputError, match="speaks of data points"):
+        export("not-both", "--to", "vnnlib", "--network", net)
+    rule = tmp_path / "rule.qll"
+    rule.write_text("forall x in box(0, 1) and x[0] <= x[1]: y[0] <= 1\n")
+    text = export(rule, "--to", "vnnlib", "--network", net)
+    assert "(assert (<= X_1 1.0))" in text
+    assert "(assert (> Y_0 1.0))" in text
 
 
-def _holds(line: str, x: np.ndarray, y: np.ndarray) -> bool:
-    """A line of a Marabou file, read as Marabou's own parser does: terms, a sign, a number."""
-    left, sign, right = re.fullmatch(r"(.*) ([<>]=) (\S+)", line).groups()  # type: ignore[union-attr]
-    total = 0.0
-    for term in left.split(" "):
-        factor, source, index = re.fullmatch(r"([-+][\d.e-]+)?([xy])(\d+)", term).groups()  # type: ignore[union-attr]
-        total += float(factor or 1) * (x if source == "x" else y)[int(index)]
-    return total >= float(right) if sign == ">=" else total <= float(right)
+def test_what_other_formats_cannot_say_is_refused(tmp_path: Path) -> None:
+    """Not exported as if the inputs were real: what satisfies that need not violate the rule."""
+    net = layered(tmp_path / "net.onnx", (np.ones((1, 2)), np.zeros(1)))
+    rule = tmp_path / "rule.qll"
+    rule.write_text("forall x in box(0, 3) and integer(x[1]): y[0] <= 1\n")
+    for form in ("vnnlib", "vnnlib2", "marabou", "vehicle"):
+        with pytest.raises(InputError, match="no whole numbers"):
+            export(rule, "--to", form, "--network", net)
 
 
-def test_a_property_needs_a_network_and_a_point() -> None:
-    with pytest.raises(InputError, match="around a data point"):
-        CliRunner().invoke(
-            build_app(), ["export", "not-both", "--to", "vnnlib"], catch_exceptions=False
-        )
+def test_values_of_a_set_become_a_disjunction(tmp_path: Path) -> None:
+    net = layered(tmp_path / "net.onnx", (np.ones((1, 2)), np.zeros(1)))
+    rule = tmp_path / "rule.qll"
+    rule.write_text("forall x in box(0, 3) and x[1] in {0.25, 1.5}: y[0] <= 1\n")
+    document = parse(export(rule, "--to", "vnnlib", "--network", net))
+    for value, holds in ((F(1, 4), True), (F(3, 2), True), (F(1, 2), False)):
+        assert document.holds([F(1), value], [F(2)]) == holds
+        assert not document.holds([F(1), value], [F(1)])
+
+
+def test_equal_inputs_stay_equal(tmp_path: Path) -> None:
+    """Two inputs that are one variable of ours are two of the network's."""
+    net = layered(tmp_path / "net.onnx", (np.ones((1, 3)), np.zeros(1)))
+    rule = tmp_path / "rule.qll"
+    rule.write_text("forall x in box(0, 3) and x[0] == x[2]: y[0] + x[2] <= 1\n")
+    document = parse(export(rule, "--to", "vnnlib", "--network", net))
+    assert document.inputs == 3
+    assert document.holds([F(1), F(0), F(1)], [F(1)])
+    assert not document.holds([F(1), F(0), F(2)], [F(1)])
+    assert not document.holds([F(0), F(0), F(0)], [F(1)])
 
 
 def test_consent_to_reals(tmp_path: Path) -> None:
@@ -163,3 +158,32 @@ def test_a_query_becomes_a_rule_of_our_own(cases: int, tmp_path: Path) -> None:
         assert document.holds([F(v) for v in x.tolist()], [F(v) for v in y.tolist()]) == violated
         decided.add(violated)
     assert decided == {False, True}
+
+
+RELATED = """(vnnlib-version <2.0>)
+(declare-network f (declare-input A real [2]) (declare-output B real [1]))
+(declare-network g (equal-to f) (declare-input C real [2]) (declare-output D real [1]))
+(assert (and (<= A[0] 1) (>= A[0] 0) (<= C[0] 1) (>= C[0] 0) (<= A[1] 1) (>= A[1] 0)))
+(assert (== C[1] A[1])) (assert (>= C[0] A[0])) (assert (<= D[0] (- B[0] 0.25)))
+(assert (and (<= C[1] 1) (>= C[1] 0)))
+"""
+
+
+def test_two_networks_become_a_rule_of_two_points(tmp_path: Path) -> None:
+    """Of the network that the user has, not of one that joins two of them."""
+    query = tmp_path / "query.vnnlib"
+    query.write_text(RELATED)
+    rule = tmp_path / "rule.qll"
+    rule.write_text(export(query, "--to", "qll"))
+    assert "x2 in box" in rule.read_text()
+    first = ([[1, 0.5], [2, -1], [0.25, 1]], [0, -0.5, 0])
+    for last, status in (([[1, 1, 2]], "verified"), ([[1, -1, 2]], "falsified")):
+        net = layered(tmp_path / "net.onnx", first, (last, [0]))
+        (verdict,) = qll.verify(qll.load(rule), network=net)
+        assert verdict.status == status
+    several = RELATED.replace(
+        "(declare-output B", '(declare-hidden H real [2] "h") (declare-output B'
+    )
+    query.write_text(several)
+    with pytest.raises(InputError, match="at one point or two"):
+        export(query, "--to", "qll")

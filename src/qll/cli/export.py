@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,16 +17,17 @@ if TYPE_CHECKING:
 FORMATS = {"vnnlib": 1, "vnnlib2": 2, "marabou": 0, "vehicle": 0, "qll": 0}
 
 
-MOST_CASES = 64  # of a query that becomes one rule
-
-
 def export(
     prop: Annotated[
-        str, typer.Argument(metavar="PROPERTY", help="A property, a .qll file or a VNN-LIB query.")
+        str,
+        typer.Argument(
+            metavar="PROPERTY",
+            help="A property, a .qll file or a VNN-LIB query; --to vehicle also a logic (qll:5).",
+        ),
     ],
     to: Annotated[str, typer.Option("--to", help=", ".join(FORMATS) + ".")],
     network: Annotated[
-        Path | None, typer.Option(help="Of a property, or --to qll: the ONNX file it is about.")
+        Path | None, typer.Option(help="Of a property: the ONNX file it is about.")
     ] = None,
     data: Annotated[str | None, typer.Option(help="Of a property: whose test point.")] = None,
     data_dir: Annotated[str | None, typer.Option(help="Where the data files are.")] = None,
@@ -56,28 +56,39 @@ def export(
     """
     from qll.exchange.files import read
     from qll.exchange.version2 import ELEMENTS
-    from qll.files import write_atomically, write_error
 
     _require("--to", to, tuple(FORMATS))
     _require("--element", element, ELEMENTS)
+    if to == "vehicle" and (declared := _logic(prop)) is not None:
+        _write(declared, out)
+        return
     if is_query(prop):
         document = read(prop)
     else:
         scales = scale_of(mean, "--mean"), scale_of(std, "--std")
         document = _asked(prop, network, data, data_dir, index, parse_settings(settings), scales)
-    if to != "marabou":
-        if to == "qll":
-            text = _rule(document, network)
-        elif to == "vehicle":
-            text = _vehicle(document)
-        else:
-            text = _text(document, FORMATS[to], element)
-        if out is None:
-            typer.echo(text, nl=False)
-        else:
-            write_atomically(out, text.encode())
-        return
+    if to == "qll":
+        _write(_rule(document, network), out)
+    elif to == "vehicle":
+        _write(_vehicle(document), out)
+    elif to == "marabou":
+        _write_files(document, out)
+    else:
+        _write(_text(document, FORMATS[to], element), out)
+
+
+def _write(text: str, out: Path | None) -> None:
+    from qll.files import write_atomically
+
+    if out is None:
+        typer.echo(text, nl=False)
+    else:
+        write_atomically(out, text.encode())
+
+
+def _write_files(document: Document, out: Path | None) -> None:
     from qll.exchange.marabou import files
+    from qll.files import write_atomically, write_error
 
     for number, lines in enumerate(files(document)):
         text = "\n".join(lines) + "\n"
@@ -91,30 +102,24 @@ def export(
         write_atomically(out / f"{number:04d}.txt", text.encode())
 
 
+def _logic(name: str) -> str | None:
+    """A logic as Vehicle reads it; None if the name is none of a logic."""
+    from qll.exchange.vehicle import logic_lines
+    from qll.logics import LOGICS, logic
+
+    if name.partition(":")[0].strip().lower() not in LOGICS:
+        return None
+    return "\n".join(logic_lines(logic(name))) + "\n"
+
+
 def _rule(document: Document, network: Path | None) -> str:
     """A closed rule of our own language: to be shown, attacked, trained on and repaired."""
-    from qll.errors import InputError
     from qll.exchange.models import attach, files_of
-    from qll.verify.documents import queries
-    from qll.verify.subject import rule_of
+    from qll.verify.rules import rule_of
 
-    if network is None:
-        raise InputError(
-            "a query becomes a rule about the inputs of its network",
-            expected="--network FILE",
-            found="none",
-            fix="write --network net.onnx",
-        )
-    attached = attach(document, files_of(document, [str(network)]))
-    found = list(islice(queries(attached.document, attached.network), MOST_CASES + 1))
-    if not 0 < len(found) <= MOST_CASES:
-        raise InputError(
-            "the query does not become one rule",
-            expected=f"1 to {MOST_CASES} cases",
-            found="none" if not found else "more",
-            fix="decide it with qll verify",
-        )
-    return rule_of(found)
+    if network is not None:  # which must be one that the query can be about
+        attach(document, files_of(document, [str(network)]))
+    return rule_of(document)
 
 
 def _vehicle(document: Document) -> str:
@@ -156,27 +161,32 @@ def _asked(
     from qll.networks import load as load_network
     from qll.properties import load
     from qll.verify.api import Problem
-    from qll.verify.documents import document_of
+    from qll.verify.exported import document_of
+    from qll.verify.given import needs_data
 
-    if network is None or data is None:
+    if network is None:
         raise InputError(
-            "a property asks about a network around a data point",
-            expected="--network FILE and --data NAME",
-            found="not both",
+            "a property asks about a network",
+            expected="--network FILE, and --data NAME unless the property needs no data point",
+            found="no network",
             fix="write --network net.onnx --data mnist --index 0",
         )
     handle = load_network(network, mean=scales[0], std=scales[1])
-    test = load_data(data, data_dir).test
-    if not 0 <= index < len(test):
-        raise InputError(
-            f"there is no data point {index}",
-            expected=f"a number from 0 to {len(test) - 1}",
-            found=str(index),
-            fix="write --index 0",
-        )
-    batch = test.batch(slice(index, index + 1))
     rule = load(prop, outputs=handle.output_size).with_parameters(**given)
-    problem = Problem.of(rule, handle, batch[0].numpy(), batch[1].numpy(), timeout=1.0)
+    batch: tuple[Any, ...] = (None, None)
+    if not rule.is_closed:
+        if data is None:
+            raise needs_data(rule)
+        test = load_data(data, data_dir).test
+        if not 0 <= index < len(test):
+            raise InputError(
+                f"there is no data point {index}",
+                expected=f"a number from 0 to {len(test) - 1}",
+                found=str(index),
+                fix="write --index 0",
+            )
+        batch = tuple(part.numpy() for part in test.batch(slice(index, index + 1)))
+    problem = Problem.of(rule, handle, batch[0], batch[1], timeout=1.0)
     return document_of(problem.query(0), handle.normalisation)
 
 

@@ -9,7 +9,6 @@ from fractions import Fraction
 from qll.exchange.document import All, Assertion, Atom, Bounds
 from qll.exchange.expressions import WHOLE, Reader
 from qll.exchange.scanner import END
-from qll.formula.hard import MOST_NORMAL
 
 # (assert (<= X_3 0.5)) and (assert (<= X[0,3] 0.5)): most of most files.
 _SIMPLE = re.compile(
@@ -47,14 +46,8 @@ class Gathered:
             self._take(part)
 
     def _take(self, part: Assertion) -> None:
-        if isinstance(part, Atom) and len(part.terms) == 1 and part.terms[0][0][0] == "x":
-            ((_, index), coefficient) = part.terms[0]
-            value = -part.constant / coefficient
-            if abs(value) <= MOST_NORMAL:
-                side = "lower" if coefficient > 0 else "upper"
-                self.bounds.tighten(side, index, value, part.strict)
-                return
-        self.others.append(part)
+        if not self.bounds.take(part):
+            self.others.append(part)
 
     def finish(self) -> tuple[Assertion, ...]:
         if not self.count:

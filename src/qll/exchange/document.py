@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Literal, TypeAlias
 
-from qll.formula.hard import Affine, HardForm, Max, Min, Slot
+from qll.formula.hard import MOST_NORMAL, Affine, HardForm, Max, Min, Slot
 
 REAL = "real"
 MOST_ELEMENTS = 1 << 24  # of all declared tensors
@@ -153,6 +153,17 @@ class Bounds:
         if strict:
             self.strict.add((side, index))
         getattr(self, side)[index] = near
+
+    def take(self, part: Assertion) -> bool:
+        """A comparison of one input with a number is a bound; False: it is something else."""
+        if not isinstance(part, Atom) or len(part.terms) != 1 or part.terms[0][0][0] != "x":
+            return False
+        ((_, index), coefficient) = part.terms[0]
+        value = -part.constant / coefficient
+        if abs(value) > MOST_NORMAL:
+            return False
+        self.tighten("lower" if coefficient > 0 else "upper", index, value, part.strict)
+        return True
 
     def atoms(self) -> Iterator[Atom]:
         """The bounds as assertions."""

@@ -47,8 +47,10 @@ class Attached:
 
 
 def files_of(document: Document, given: Sequence[str]) -> dict[str, Path]:
-    """``NAME=FILE`` for each declared network that is not equal to another one."""
+    """``NAME=FILE`` for each declared network that is not equal to another one. Vehicle names a
+    file for those as well: it must be the same."""
     wanted = [n.name for n in document.networks if n.equal_to is None]
+    equal = {n.name: n.equal_to for n in document.networks if n.equal_to is not None}
     found: dict[str, Path] = {}
     for option in given:
         name, sign, path = option.partition("=")
@@ -56,12 +58,22 @@ def files_of(document: Document, given: Sequence[str]) -> dict[str, Path]:
             name, path = (wanted[0], path if sign else option)
             if len(wanted) > 1:
                 raise _not_these(wanted, given)
-        if name not in wanted or name in found:
+        if name not in (*wanted, *equal) or name in found:
             raise _not_these(wanted, given)
         found[name] = Path(path)
+    for name, other in equal.items():
+        if name in found and not (other in found and _same(found.pop(name), found[other])):
+            raise _not_these(wanted, given)
     if len(found) != len(wanted):
         raise _not_these(wanted, given)
     return found
+
+
+def _same(one: Path, other: Path) -> bool:
+    try:
+        return one.samefile(other) or one.read_bytes() == other.read_bytes()
+    except OSError:
+        return False
 
 
 def _not_these(wanted: list[str], given: Sequence[str]) -> InputError:

@@ -149,6 +149,15 @@ class Logic(ABC):
 
     # --- the record as text ---
 
+    def vehicle(self) -> Mapping[str, str]:
+        """The fields of this logic as a ``DifferentiableTensorLogic`` of Vehicle (0.28)."""
+        raise LogicError(
+            f"{self.name} is not written as a logic of Vehicle",
+            expected="a logic that is: qll",
+            found=self.name,
+            fix="export qll:5; Vehicle has a DL2 of its own",
+        )
+
     @classmethod
     def from_text(cls, arguments: str) -> Logic:
         """``5`` or ``p=5,comparison=relu``: values in the order of the fields, or by name."""

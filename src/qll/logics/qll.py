@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import ClassVar
 
 import numpy as np
@@ -157,6 +158,67 @@ class QLL(Logic):
             "limp": rows.difference,
             "loss": rows.itself,
         }, (self.p,)
+
+    def vehicle(self) -> Mapping[str, str]:
+        """Anchored, since Vehicle's ``log`` and ``exp`` are plain. Its ``const`` drops gradients:
+        the anchors of the reductions are all written with it, so that none of them is half lost."""
+        p = format(Decimal(repr(self.p)), "f")
+        if math.isinf(self.p):
+            soft = {
+                "pointwiseConjunction": r"\x y -> max x y",
+                "pointwiseDisjunction": r"\x y -> min x y",
+                "reduceConjunction": r"\xs -> reduceMax xs",
+                "reduceDisjunction": r"\xs -> reduceMin xs",
+            }
+            both, either = "max {0} {1}", "min {0} {1}"
+        else:
+            scale, root = f"const {p} dims", f"const (1.0 / {p}) dims"
+            both = (
+                f"max {{0}} {{1}} + {root} * log (exp ({scale} * ({{0}} - max {{0}} {{1}}))"
+                f" + exp ({scale} * ({{1}} - max {{0}} {{1}})))"
+            )
+            either = (
+                f"min {{0}} {{1}} - {root} * log (exp ({scale} * (min {{0}} {{1}} - {{0}}))"
+                f" + exp ({scale} * (min {{0}} {{1}} - {{1}})))"
+            )
+            peak, least = "const (reduceMax xs)", "const (reduceMin xs)"
+            soft = {
+                "pointwiseConjunction": r"\{dims} x y -> " + both.format("x", "y"),
+                "pointwiseDisjunction": r"\{dims} x y -> " + either.format("x", "y"),
+                "reduceConjunction": (
+                    rf"\{{dims}} xs -> {peak} [] + (1.0 / {p})"
+                    f" * log (reduceAdd (exp ({scale} * (xs - {peak} dims))))"
+                ),
+                "reduceDisjunction": (
+                    rf"\{{dims}} xs -> {least} [] - (1.0 / {p})"
+                    f" * log (reduceAdd (exp ({scale} * ({least} dims - xs))))"
+                ),
+            }
+        less, more = (self._vehicle_gap(*sides, p) for sides in (("x", "y"), ("y", "x")))
+        return {
+            "trueElement": "-infinity",
+            "falseElement": "infinity",
+            "pointwiseNegation": r"\x -> -x",
+            **soft,
+            "pointwiseLessThan": rf"\{{dims}} x y -> {less}",
+            "pointwiseLessEqualThan": rf"\{{dims}} x y -> {less}",
+            "pointwiseGreaterThan": rf"\{{dims}} x y -> {more}",
+            "pointwiseGreaterEqualThan": rf"\{{dims}} x y -> {more}",
+            "pointwiseEqual": rf"\{{dims}} x y -> {both.format(f'({less})', f'({more})')}",
+            "pointwiseNotEqual": rf"\{{dims}} x y -> {either.format(f'({less})', f'({more})')}",
+        }
+
+    def _vehicle_gap(self, low: str, high: str, p: str) -> str:
+        if self.comparison == "difference":
+            return f"{low} - {high}"
+        excess = f"max ({low} - {high}) (const 0.0 dims)"
+        if self.comparison == "relu" or math.isinf(self.p):
+            return excess
+        size = f"max ({low} - {high}) ({high} - {low})"
+        return (
+            f"{excess} + const (1.0 / {p}) dims"
+            f" * log (const 1.0 dims + exp (const (-{p}) dims * ({size})))"
+        )
 
 
 # --- the compiled reading (qll.kernels.formula) ---

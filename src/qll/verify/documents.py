@@ -18,23 +18,16 @@ import numpy as np
 
 from qll.exchange.cases import Case, cases, require_bounds, substitute
 from qll.exchange.document import (
-    FALSE,
-    TRUE,
     All,
     Assertion,
     Atom,
-    Bounds,
-    Declaration,
     Document,
     Some,
-    Tensor,
     atoms,
-    conjunction,
-    disjunction,
     hard_form,
 )
-from qll.exchange.rounding import Boxes, inexact_inputs, outward, within
-from qll.formula.hard import Affine, HardForm, Max, Min, affine, negated
+from qll.exchange.rounding import Boxes, inexact_inputs, within
+from qll.formula.hard import Affine, HardForm, negated
 from qll.networks import Network
 from qll.verify.arithmetic import outputs_at
 from qll.verify.backend import BACKENDS, Budget
@@ -222,6 +215,36 @@ def _type(arithmetic: str | None) -> type[np.floating]:
 def _questions(
     document: Document, network: Network, notes: dict[str, None], arithmetic: str | None = None
 ) -> Iterator[_Asked]:
+    for part in parts(document, notes, arithmetic):
+        query = Query(
+            network,
+            part.lower,
+            part.upper,
+            part.condition,
+            part.constraints,
+            tie_violates=part.tie_violates,
+            name=document.source,
+            arithmetic=arithmetic,
+        )
+        yield _Asked(part.case, query, part.closed)
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """One case in the terms of a query, whatever the network; ``closed`` as of `_Asked`."""
+
+    case: Case
+    lower: Array
+    upper: Array
+    condition: HardForm
+    constraints: tuple[Affine, ...]
+    tie_violates: bool
+    closed: bool
+
+
+def parts(
+    document: Document, notes: dict[str, None], arithmetic: str | None = None
+) -> Iterator[Part]:
     kind = _type(arithmetic)
     boxes: Boxes | None = None
     for case in cases(document):
@@ -241,85 +264,15 @@ def _questions(
         lower, upper = boxes.of(case)
         for index, value in known.items():
             lower[index] = upper[index] = float(kind(float(value)))
-        query = Query(
-            network,
+        yield Part(
+            case,
             lower,
             upper,
             hard_form(condition),
             tuple(_at_most(c) for c in constraints),
             tie_violates=not (strict and all(strict)),
-            name=document.source,
-            arithmetic=arithmetic,
+            closed=any(strict) and not all(strict),
         )
-        yield _Asked(case, query, any(strict) and not all(strict))
-
-
-def document_of(query: Query, scales: tuple[Array, Array] | None = None) -> Document:
-    """A query of ours as a document: satisfiable iff the query is falsified. Ends are the floats,
-    exactly. With ``scales``, a mean and a deviation for each input, it is about the network that
-    takes ``(x - mean) / std``: ends are rounded outward, to the next float."""
-    if scales is not None:
-        query = _scaled(query, *scales)
-    bounds = Bounds()
-    bounds.grow(query.form.input_size)
-    for index, ends in enumerate(zip(query.lower.tolist(), query.upper.tolist(), strict=True)):
-        for side, end in zip(("lower", "upper"), ends, strict=True):
-            bounds.tighten(side, index, Fraction(end))
-    region = [_assertion(negated(c), strict=False) for c in query.constraints]
-    violated = _assertion(query.condition, strict=not query.tie_violates)
-    parts = conjunction([*region, violated])
-    tensors = (
-        Tensor("X", "input", "real", (query.form.input_size,), 0),
-        Tensor("Y", "output", "real", (query.form.output_size,), 0),
-    )
-    return Document(
-        (2, 1),
-        (Declaration("f", tensors),),
-        bounds,
-        parts.parts if isinstance(parts, All) else (parts,),
-        query.name or "<query>",
-    )
-
-
-def _scaled(query: Query, mean: Array, std: Array) -> Query:
-    """The query in normalised inputs; of its network only the shapes are used from here on."""
-    sides = {"lower": query.lower.copy(), "upper": query.upper.copy()}
-    for side, ends in sides.items():
-        for k, end in enumerate(ends.tolist()):
-            exact = (Fraction(end) - Fraction(float(mean[k]))) / Fraction(float(std[k]))
-            ends[k] = outward(exact, side)
-
-    def moved(form: HardForm) -> HardForm:
-        if not isinstance(form, Affine):
-            return type(form)(tuple(moved(part) for part in form.parts))
-        terms, constant = [], form.constant
-        for (source, k), c in form.terms:
-            if source == "x":
-                constant += c * Fraction(float(mean[k]))
-                c = c * Fraction(float(std[k]))
-            terms.append(((source, k), c))
-        return affine(terms, constant)
-
-    return replace(
-        query,
-        lower=sides["lower"],
-        upper=sides["upper"],
-        condition=moved(query.condition),
-        constraints=tuple(c for c in map(moved, query.constraints) if isinstance(c, Affine)),
-    )
-
-
-def _assertion(form: HardForm, *, strict: bool) -> Assertion:
-    """What holds where the form is > 0, or >= 0."""
-    match form:
-        case Affine(terms, constant):
-            if not isinstance(constant, Fraction):
-                return TRUE if constant > 0 else FALSE
-            return Atom(terms, constant, strict)
-        case Max(parts):
-            return disjunction(_assertion(part, strict=strict) for part in parts)
-        case Min(parts):
-            return conjunction(_assertion(part, strict=strict) for part in parts)
 
 
 def _at_most(atom: Assertion) -> Affine:

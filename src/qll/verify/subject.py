@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from qll.files import write_atomically, write_error
-from qll.formula.hard import Affine, HardForm, Max
+from qll.formula.hard import Affine, HardForm, Max, Slot
 from qll.formula.parse import parse_specification
 from qll.formula.question import canonical
 from qll.property import Property
@@ -54,41 +54,21 @@ def explicit(query: Query) -> Subject:
         return "[" + ", ".join(repr(float(v)) for v in values) + "]"
 
     region = [f"box({numbers(query.lower)}, {numbers(query.upper)})"]
-    region += [_text(constraint) for constraint in query.constraints]
+    region += [text_of(constraint) for constraint in query.constraints]
     if query.integers is not None:
         whole = [f"x[{k}]" for k in np.flatnonzero(query.integers)]
         region += [f"integer({', '.join(whole)})"] if whole else []
-    text = f"forall x in {' and '.join(region)}:\n  {_text(query.condition)}\n"
+    text = f"forall x in {' and '.join(region)}:\n  {text_of(query.condition)}\n"
     return Subject(canonical(parse_specification(text)), None, query.lower)
 
 
-def rule_of(queries: Sequence[Query]) -> str:
-    """Queries about one network as the text of one closed rule. Of several the region is their
-    common box, and each is a premise: its own box and constraints."""
-    if len(queries) == 1:
-        return explicit(queries[0]).text
-    lower = np.minimum.reduce([query.lower for query in queries])
-    upper = np.maximum.reduce([query.upper for query in queries])
-    rules = []
-    for query in queries:
-        ends = [
-            f"x[{k}] {sign} {float(end[k])!r}"
-            for sign, end, whole in ((">=", query.lower, lower), ("<=", query.upper, upper))
-            for k in np.flatnonzero(end != whole)
-        ]
-        premise = " and ".join([*ends, *(f"({_text(c)})" for c in query.constraints)]) or "top"
-        rules.append(f"(({premise}) -> ({_text(query.condition)}))")
-    row = [", ".join(repr(float(v)) for v in end) for end in (lower, upper)]
-    text = f"forall x in box([{row[0]}], [{row[1]}]):\n  " + " and ".join(rules) + "\n"
-    return canonical(parse_specification(text))
-
-
-def _text(form: HardForm) -> str:
+def text_of(form: HardForm, named: Callable[[Slot], str] | None = None) -> str:
+    """That the form is <= 0, in the language."""
     if isinstance(form, Affine):
         # Times a positive integer it says the same, and sums of floats are exact.
         numbers = [c for _, c in form.terms] + [Fraction(form.constant)]
         scale = math.lcm(*(c.denominator >> _twos(c.denominator) for c in numbers))
-        terms = [(f"*{source}[{index}]", c) for (source, index), c in form.terms]
+        terms = [("*" + (named or _entry)(slot), c) for slot, c in form.terms]
         parts = [
             f"{v!r}{name}" for name, c in [*terms, ("", numbers[-1])] for v in _floats(c * scale)
         ]
@@ -96,7 +76,11 @@ def _text(form: HardForm) -> str:
     if not form.parts:
         return "top" if isinstance(form, Max) else "bottom"
     sign = " and " if isinstance(form, Max) else " or "
-    return sign.join(f"({_text(part)})" for part in form.parts)
+    return sign.join(f"({text_of(part, named)})" for part in form.parts)
+
+
+def _entry(slot: Slot) -> str:
+    return f"{slot[0]}[{slot[1]}]"
 
 
 def _twos(value: int) -> int:

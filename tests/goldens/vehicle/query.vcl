@@ -6,14 +6,14 @@ f : Input -> Output
 
 region : Input -> Bool
 region x =
-  (1.0 * (x ! 0) >= 0.0) and
-  ((-1.0) * (x ! 0) >= (-0.5)) and
-  (1.0 * (x ! 1) >= (-0.25)) and
-  ((-1.0) * (x ! 1) >= (-1.0))
+  (x ! 0 >= 0.0) and
+  (x ! 0 <= 0.5) and
+  (x ! 1 >= (-0.25)) and
+  (x ! 1 <= 1.0)
 
 violated : Input -> Bool
 violated x =
-  (((1.0 * (f x ! 0) >= 1.5) and (1.0 * (x ! 0) + 1.0 * (f x ! 0) >= 0.1)) or ((-1.0) * (f x ! 0) >= 3.0))
+  (((f x ! 0 >= 1.5) and ((x ! 0) + (f x ! 0) >= 0.1)) or (f x ! 0 <= (-3.0)))
 
 @property
 safe : Bool
