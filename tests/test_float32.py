@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from float32_cases import evaluations, growing, linear, losing, random_network, random_order
-from torch import nn
+from torch import Tensor, nn
 from typer.testing import CliRunner
 
 import qll
@@ -184,6 +184,76 @@ def test_layers_with_windows_and_normalisations_are_covered() -> None:
             assert (real + away >= low).all() and (low <= high).all()
 
 
+class Extrema(nn.Module):
+    """Maxima and minima of branches and of a constant, between sums that lose digits."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        rng = np.random.default_rng(seed)
+        bias = rng.normal(size=6) * float(rng.choice([1.0, 100.0, 2.0**20]))
+        self.first = linear((rng.normal(size=(6, 3)) * 3).tolist(), bias.tolist())
+        self.last = linear(rng.normal(size=(2, 3)).tolist(), (-rng.normal(size=2) * 50).tolist())
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.first(x)
+        high = torch.maximum(h[:, :3], h[:, 3:] * 0.3)
+        return self.last(torch.minimum(high, torch.maximum(h[:, 3:], torch.tensor(0.1))))
+
+    def in_some_order(self, point: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        """The operators themselves: a maximum picks one of two numbers and rounds nothing."""
+
+        def linear_map(layer: nn.Linear, x: np.ndarray) -> np.ndarray:
+            terms = np.concatenate([(layer.weight.numpy() * x).T, layer.bias.numpy()[None]])
+            rng.shuffle(terms)
+            total = np.zeros(len(layer.weight), dtype=np.float32)
+            for term in terms:
+                total = total + term
+            return total
+
+        with torch.no_grad():
+            h = linear_map(self.first, point.astype(np.float32))
+            high = np.maximum(h[:3], h[3:] * np.float32(0.3))
+            return linear_map(self.last, np.minimum(high, np.maximum(h[3:], np.float32(0.1))))
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_maxima_and_minima_round_nothing_of_their_own(seed: int) -> None:
+    """Radii of prover and checker hold whatever the order."""
+    rng, model = np.random.default_rng(seed), Extrema(seed).eval()
+    network = load(model, input_shape=(3,))
+    checker = Errors(read_network(network.source, None, None, True))
+    lower = rng.normal(size=3)
+    upper = lower + float(rng.choice([0.0, 0.01, 0.5]))
+    area = checker.bounder.crown(checker.bounder.area(lower[None, None], upper[None, None]))
+    both = [
+        radii(network, lower, upper, np.eye(2)),
+        checker.radii((lower, upper), (area.low[0, 0], area.high[0, 0]), np.eye(2)),
+    ]
+    for _ in range(5):
+        point = rng.uniform(lower, upper).astype(np.float32).astype(np.float64)
+        real = np.array([float(v) for v in network.evaluate_exact(point)])
+        sides = [outputs_at(network, point, *network.enclose(point)), checker.outputs(point)]
+        answers = [model.in_some_order(point, rng) for _ in range(6)]
+        answers.append(np.asarray(network.runtime(point[None].astype(np.float32)))[0])
+        for answer in answers:
+            for low, high in sides:
+                assert (answer >= low).all() and (answer <= high).all()
+            if (point >= lower).all() and (point <= upper).all():
+                for radius in both:
+                    assert (np.abs(answer - real) <= radius).all()
+
+
+def test_extrema_are_decided_and_certified_in_float32() -> None:
+    model, x = Extrema(3).eval(), torch.tensor([[0.3, -0.2, 0.5]])
+    with torch.no_grad():
+        values = model(x + 0.02 * torch.rand(5000, 3) - 0.01)[:, 0]
+    for shift, wanted in ((0.3, Status.VERIFIED), (-0.3, Status.FALSIFIED)):
+        level = float(values.max() + shift * (values.max() - values.min()))
+        rule = prop_of(f"forall x in ball(x0, 0.01): y[0] <= {level!r}")
+        found = qll.verify(rule, model, x, arithmetic="float32", certified=True, timeout=20)[0]
+        assert found.status is wanted
+
+
 def test_a_proof_in_real_numbers_is_none_in_float32() -> None:
     """The header is changed, the tree is not: only what holds by the radius is confirmed."""
     network = load(losing(), input_shape=(1,))
@@ -261,7 +331,7 @@ def test_a_fused_product_is_rounded_once() -> None:
     assert random_order(np.random.default_rng(0)).sequence
 
 
-@pytest.mark.parametrize("kind", ["sigmoid", "float64", "y0", "arithmetic"])
+@pytest.mark.parametrize("kind", ["sigmoid", "softmax", "square", "float64", "y0", "arithmetic"])
 def test_what_float32_cannot_judge_is_refused_by_name(kind: str) -> None:
     model: nn.Module = nn.Sequential(nn.Linear(2, 2), nn.Sigmoid(), nn.Linear(2, 2))
     text, arithmetic, x = "forall x in box(0, 1): y[0] <= 5", "float32", torch.zeros(1, 2)
@@ -272,9 +342,14 @@ def test_what_float32_cannot_judge_is_refused_by_name(kind: str) -> None:
         text = "forall x in ball(x0, 0.1): y[0] <= y0[0] + 1"
     elif kind == "arithmetic":
         arithmetic = "float16"
+    elif kind == "softmax":
+        model = nn.Sequential(nn.Linear(2, 2), nn.Softmax(1))
+    elif kind == "square":
+        model = nn.Sequential(nn.Linear(2, 2), nn.LayerNorm(2))
     with pytest.raises(InputError) as caught:
         qll.verify(prop_of(text), model, x, arithmetic=arithmetic)
-    wanted = {"sigmoid": "sigmoid", "float64": "not a float32 tensor", "y0": "y0"}
+    wanted = {"sigmoid": "sigmoid", "softmax": "exp", "square": "square"}
+    wanted |= {"float64": "not a float32 tensor", "y0": "y0"}
     assert wanted.get(kind, "float16") in str(caught.value)
 
 
