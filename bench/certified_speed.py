@@ -21,7 +21,7 @@ from pathlib import Path
 import torch
 from torch.nn import functional
 
-from qll.data.base import load as load_data
+from qll.data.source import load as load_data
 from qll.kernels.forward import training_forward
 from qll.kernels.spans import folded_once
 from qll.networks.models import create

@@ -27,7 +27,7 @@ from torch import Tensor, nn
 
 import qll
 from qll.attacks import attack
-from qll.data.base import load as load_data
+from qll.data.source import load as load_data
 from qll.networks.models import Normalize
 from qll.prediction import correct_predictions, prediction_loss
 from qll.properties import names

@@ -32,7 +32,7 @@ from torch.nn import functional
 import qll
 from qll.attacks.apgd import AutoPGD
 from qll.data.base import DataSet
-from qll.data.base import load as load_data
+from qll.data.source import load as load_data
 from qll.logics import Logic
 from qll.logics import logic as read_logic
 from qll.networks.models import create

@@ -174,15 +174,10 @@ def test_packages_do_not_import_in_a_circle_not_even_lazily() -> None:
     assert circles(package_arrows()) == []
 
 
-# Packages some of whose modules still need each other inside functions. None may be added.
-TIED = {"formula", "data", "verify", "training"}
-
-
 def test_modules_do_not_import_in_a_circle_lazily() -> None:
     known = set(modules())
     graph = {name: (imports(modules()[name]) & known) - {name} for name in inner_modules()}
-    rings = [sorted(ring) for ring in circles(graph)]
-    assert [ring for ring in rings if not {package(name) for name in ring} <= TIED] == []
+    assert [sorted(ring) for ring in circles(graph)] == []
 
 
 def run(code: str) -> str:

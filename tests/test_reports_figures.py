@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from qll.cli.main import build_app
-from qll.data.base import load
+from qll.data.source import load
 from qll.errors import InputError
 from qll.logics.base import LOGICS
 from qll.logics.base import logic as read_logic

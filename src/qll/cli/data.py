@@ -44,8 +44,8 @@ def data(
     from rich.console import Console
 
     from qll.data import data_sets
-    from qll.data.base import load
     from qll.data.own import load_own, open_source
+    from qll.data.source import load
 
     console = Console(highlight=False)
     if source in data_sets:

@@ -28,8 +28,8 @@ def figures(
 
     Example: qll figures --out figures --format svg --data dice --data-dir data
     """
-    from qll.data.base import load
     from qll.data.progress import terminal_progress
+    from qll.data.source import load
     from qll.reports.figures import draw_figures, figure_names
 
     wanted = [part.strip() for part in formats.split(",") if part.strip()]

@@ -32,6 +32,7 @@ from qll.formula.build import (
     y2,
 )
 from qll.formula.nodes import Specification
+from qll.formula.show import show
 
 __all__ = [
     "Specification",
@@ -51,6 +52,7 @@ __all__ = [
     "label",
     "par",
     "parameter",
+    "show",
     "tensor",
     "top",
     "unit",

@@ -46,11 +46,13 @@ from qll.formula.nodes import (
     Source,
     Span,
     Sum,
+    defines,
 )
 
 # --- quantities ---------------------------------------------------------------------------------
 
 
+@defines
 def quantity(value: Quantity | float | int) -> Quantity:
     if isinstance(value, Quantity):
         return value
@@ -73,10 +75,12 @@ def _terms(value: Quantity) -> tuple[Quantity, ...]:
     return value.parts if isinstance(value, Sum) else (value,)
 
 
+@defines
 def add(*values: Quantity, span: Span | None = None) -> Quantity:
     return Sum(tuple(term for value in values for term in _terms(value)), span=span)
 
 
+@defines
 def negate(value: Quantity, span: Span | None = None) -> Quantity:
     match value:
         case Number(v):
@@ -87,6 +91,7 @@ def negate(value: Quantity, span: Span | None = None) -> Quantity:
             return Scale(Number(-1.0), value, span=span)
 
 
+@defines
 def multiply(left: Quantity, right: Quantity, span: Span | None = None) -> Quantity:
     if isinstance(left, Number) and isinstance(right, Number):
         value = left.value * right.value
@@ -105,6 +110,7 @@ def multiply(left: Quantity, right: Quantity, span: Span | None = None) -> Quant
     )
 
 
+@defines
 def divide(left: Quantity, right: Quantity, span: Span | None = None) -> Quantity:
     match left, right:
         case Number(over), Number(by) if by and _is_exact(over / by, over, ONE, by):
@@ -196,6 +202,7 @@ def equal(left: Quantity | float, right: Quantity | float) -> Formula:
     return Compare("==", quantity(left), quantity(right))
 
 
+@defines
 def extend(kind: ConnectiveKind, left: Formula, right: Formula) -> Formula:
     """``a & b & c`` is one ternary conjunction, as ``a and b and c`` is in text.
 

@@ -8,8 +8,9 @@ that a formula built in Python equals the one read from text.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal, TypeVar
 
 from qll.errors import FormulaError
 
@@ -30,15 +31,24 @@ def _span() -> Span | None:
     return field(default=None, compare=False, repr=False, kw_only=True)
 
 
+# What operators and ``repr`` do is defined by modules that import this one (`qll.formula.build`,
+# `qll.formula.show`; the package imports both): they enter it here by name.
+DEFINED: dict[str, Callable[..., Any]] = {}
+Defined = TypeVar("Defined", bound=Callable[..., Any])
+
+
+def defines(function: Defined) -> Defined:
+    DEFINED[function.__name__] = function
+    return function
+
+
 class Text:
     """Its ``repr`` is what stands in a text, not the tree: ``parse`` reads it back."""
 
     __slots__ = ()
 
     def __repr__(self) -> str:
-        from qll.formula.show import text
-
-        return text(self)
+        return str(DEFINED["text"](self))
 
 
 # --- indices ------------------------------------------------------------------------------------
@@ -92,8 +102,7 @@ INPUT_SOURCES: frozenset[str] = frozenset({"x", "x0", "x2"})
 
 
 class Node(Text):
-    """Root of everything in a formula. Operators build what ``build`` says they build; it imports
-    this module, so it is looked up when an operator is used."""
+    """Root of everything in a formula. Operators build what `qll.formula.build` says."""
 
     __slots__ = ()
     span: Span | None
@@ -106,78 +115,58 @@ class Quantity(Node):
     __slots__ = ()
 
     def __add__(self, other: Quantity | float) -> Quantity:
-        from qll.formula import build
-
-        return build.add(self, build.quantity(other))
+        return _quantity("add", self, other)
 
     def __radd__(self, other: float) -> Quantity:
-        from qll.formula import build
-
-        return build.add(build.quantity(other), self)
+        return _quantity("add", other, self)
 
     def __sub__(self, other: Quantity | float) -> Quantity:
-        from qll.formula import build
-
-        return build.add(self, build.negate(build.quantity(other)))
+        return _quantity("add", self, _quantity("negate", other))
 
     def __rsub__(self, other: float) -> Quantity:
-        from qll.formula import build
-
-        return build.add(build.quantity(other), build.negate(self))
+        return _quantity("add", other, _quantity("negate", self))
 
     def __mul__(self, other: Quantity | float) -> Quantity:
-        from qll.formula import build
-
-        return build.multiply(self, build.quantity(other))
+        return _quantity("multiply", self, other)
 
     def __rmul__(self, other: float) -> Quantity:
-        from qll.formula import build
-
-        return build.multiply(build.quantity(other), self)
+        return _quantity("multiply", other, self)
 
     def __truediv__(self, other: Quantity | float) -> Quantity:
-        from qll.formula import build
-
-        return build.divide(self, build.quantity(other))
+        return _quantity("divide", self, other)
 
     def __neg__(self) -> Quantity:
-        from qll.formula import build
-
-        return build.negate(self)
+        return _quantity("negate", self)
 
     def __le__(self, other: Quantity | float) -> Formula:
-        from qll.formula import build
-
-        return Compare("<=", self, build.quantity(other))
+        return Compare("<=", self, _quantity("quantity", other))
 
     def __ge__(self, other: Quantity | float) -> Formula:
-        from qll.formula import build
-
-        return Compare(">=", self, build.quantity(other))
+        return Compare(">=", self, _quantity("quantity", other))
 
     def __lt__(self, other: Quantity | float) -> Formula:
-        from qll.formula import build
-
-        return Compare("<", self, build.quantity(other))
+        return Compare("<", self, _quantity("quantity", other))
 
     def __gt__(self, other: Quantity | float) -> Formula:
-        from qll.formula import build
+        return Compare(">", self, _quantity("quantity", other))
 
-        return Compare(">", self, build.quantity(other))
+
+def _quantity(name: str, *operands: Quantity | float) -> Quantity:
+    whole = DEFINED["quantity"]
+    found: Quantity = DEFINED[name](*(whole(operand) for operand in operands))
+    return found
 
 
 class Formula(Node):
     __slots__ = ()
 
     def __and__(self, other: Formula) -> Formula:
-        from qll.formula import build
-
-        return build.extend("and", self, other)
+        found: Formula = DEFINED["extend"]("and", self, other)
+        return found
 
     def __or__(self, other: Formula) -> Formula:
-        from qll.formula import build
-
-        return build.extend("or", self, other)
+        found: Formula = DEFINED["extend"]("or", self, other)
+        return found
 
     def __invert__(self) -> Formula:
         return Not(self)

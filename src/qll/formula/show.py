@@ -44,6 +44,7 @@ from qll.formula.nodes import (
     Specification,
     Sum,
     Whole,
+    defines,
 )
 
 Style = Literal["ascii", "unicode", "latex"]
@@ -397,6 +398,7 @@ def _declaration(declared: Any, style: Style) -> str:
     raise TypeError(f"no printer for {type(declared).__name__}")
 
 
+@defines
 def text(part: Any) -> str:
     """Any part of a specification as it stands in a text: its ``repr``."""
     printer = _Printer("ascii")

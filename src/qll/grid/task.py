@@ -26,7 +26,7 @@ from typing import Any
 import torch
 
 from qll.data.base import DataSet
-from qll.data.base import load as load_data
+from qll.data.source import load as load_data
 from qll.errors import QllError, RunError
 from qll.files import Locked, owned, read_json, write_error, write_json
 from qll.grid.experiment import difference

@@ -338,7 +338,7 @@ def _draw_gradients(plt: Any, dice: DataSet | None) -> Any:
 
 def _draw_dice(plt: Any, dice: DataSet | None) -> Any:
     if dice is None:
-        from qll.data.base import load
+        from qll.data.source import load
 
         dice = load("dice-rendered", count_train=272, count_test=68)
     labels = np.concatenate([dice.train.labels, dice.test.labels])

@@ -25,6 +25,7 @@ from qll.property import Property
 from qll.registry import suggest
 from qll.training.balance import Balance
 from qll.training.schedule import Ramp
+from qll.training.stages import stages
 
 BASELINE = "baseline"
 Fits = int | Schema
@@ -263,10 +264,7 @@ def build(values: Mapping[str, Any]) -> TrainConfig:
         config = TrainConfig.model_validate(dict(values))
         config.record()
         config.make_attack()
-        if config.stages:
-            from qll.training.stages import stages
-
-            stages(config)  # names what is wrong in them
+        stages(config)  # names what is wrong in them
         return config
     except ValidationError as error:
         first = error.errors()[0]

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from qll.attacks.problem import Points, run_model
 from qll.data.base import DataSet, Progress
-from qll.data.base import load as load_data
+from qll.data.source import load as load_data
 from qll.errors import InputError, RunError
 from qll.kernels.forward import training_forward
 from qll.kernels.spans import folded_once
@@ -39,6 +39,7 @@ from qll.training.initialise import initialise
 from qll.training.loss import PropertyTerm, combine, joined, reduce_losses
 from qll.training.methods import Method, Step
 from qll.training.parts import Part, Totals
+from qll.training.pictures import draw_samples
 from qll.training.progress import Reporter, Silent
 from qll.training.run import RunFolder
 from qll.training.stages import stages
@@ -471,9 +472,10 @@ class Trainer:
         self.model.to(self.config.device)
 
     def _draw(self) -> None:
-        from qll.training.pictures import draw_samples
-
-        if self.folder is not None and not draw_samples(self, self.folder.path / "samples.png"):
+        if self.folder is None:
+            return
+        path = self.folder.path / "samples.png"
+        if not draw_samples(path, self.model, self.config, self.data, self.judged):
             self.reporter.note("no samples.png: pip install 'qll[train]' to draw it")
 
 

@@ -7,6 +7,7 @@ from torch import nn
 from qll.data.base import DataSet
 from qll.logics.base import Logic
 from qll.property import Property
+from qll.training.config import TrainConfig
 from qll.training.methods import METHODS, Method, Setup
 from qll.training.schedule import Ramp, cosine, rise
 from qll.training.stages import Stage
@@ -26,7 +27,7 @@ class Totals(dict[str, float]):
 class Part:
     """A stage at work: its method, its balance, and where its schedules stand."""
 
-    def __init__(self, stage: Stage, model: nn.Module, data: DataSet) -> None:
+    def __init__(self, stage: Stage[TrainConfig], model: nn.Module, data: DataSet) -> None:
         self.stage, self.config = stage, stage.config
         self.trained = self.config.trained_property(data.fits)
         self.logic = self.config.record()

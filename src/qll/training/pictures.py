@@ -3,31 +3,33 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from torch import nn
+
+from qll.data import DataSet
 from qll.errors import MissingExtra
-
-if TYPE_CHECKING:
-    from qll.training.loop import Trainer
+from qll.property import Property
+from qll.training.config import TrainConfig
 
 _SHOWN = 6
 
 
-def draw_samples(trainer: Trainer, path: Path) -> bool:
+def draw_samples(
+    path: Path, model: nn.Module, config: TrainConfig, data: DataSet, judged: Property
+) -> bool:
     """False without the package that draws."""
     from qll.data.pictures import save_comparison
 
-    config, data = trainer.config, trainer.data
     if data.schema is not None or data.shape[0] not in (1, 3):
         return True
     x, labels = data.test.batch(slice(0, _SHOWN))
     found = config.make_attack()(
-        trainer.model,
+        model,
         config.attacked_property(data.fits),
         x.to(config.device),
         labels.to(config.device),
         logic=config.oracle,
-        judge=trainer.judged,
+        judge=judged,
         engine=config.engine,
     )
     captions = [

@@ -9,13 +9,12 @@ of ``MAY_CHANGE``; network, data and optimiser go through. Schedules count from 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
 from pydantic import ValidationError
 
 from qll.errors import InputError
 from qll.registry import suggest
-from qll.training.config import TrainConfig
 
 MAY_CHANGE = (
     "alpha",
@@ -39,11 +38,26 @@ MAY_CHANGE = (
 )
 
 
+class Staged(Protocol):
+    """Settings of a run (`qll.training.config.TrainConfig`)."""
+
+    @property
+    def stages(self) -> tuple[dict[str, Any], ...]: ...
+
+    @property
+    def epochs(self) -> int: ...
+
+    def model_dump(self) -> dict[str, Any]: ...
+
+
+Settings = TypeVar("Settings", bound=Staged)
+
+
 @dataclass(frozen=True)
-class Stage:
+class Stage(Generic[Settings]):
     """Epochs ``first`` to ``last`` (exclusive) and their settings."""
 
-    config: TrainConfig
+    config: Settings
     first: int
     last: int
 
@@ -52,9 +66,10 @@ class Stage:
         return self.last - self.first
 
 
-def stages(config: TrainConfig) -> list[Stage]:
+def stages(config: Settings) -> list[Stage[Settings]]:
     """The parts of a run; one, where it names none.
 
+    >>> from qll.training.config import TrainConfig
     >>> run = TrainConfig(property="p", data="d", epochs=10, stages=({"share": 0.4}, {"alpha": 1}))
     >>> [(part.first, part.last, part.config.alpha) for part in stages(run)]
     [(0, 4, 0.5), (4, 10, 1.0)]
@@ -71,7 +86,7 @@ def stages(config: TrainConfig) -> list[Stage]:
     return found
 
 
-def _shares(config: TrainConfig) -> list[float]:
+def _shares(config: Staged) -> list[float]:
     said = [table.get("share") for table in config.stages]
     good = all(s is None or (isinstance(s, int | float) and 0 < s <= 1) for s in said)
     rest = 1.0 - sum(s for s in said if s is not None) if good else 0.0
@@ -86,7 +101,7 @@ def _shares(config: TrainConfig) -> list[float]:
     return [rest / silent if s is None else float(s) for s in said]
 
 
-def _settings(config: TrainConfig, number: int, table: dict[str, Any]) -> TrainConfig:
+def _settings(config: Settings, number: int, table: dict[str, Any]) -> Settings:
     changes = {key: value for key, value in table.items() if key != "share"}
     for key in changes:
         if key not in MAY_CHANGE:
@@ -98,7 +113,7 @@ def _settings(config: TrainConfig, number: int, table: dict[str, Any]) -> TrainC
             )
     try:
         values = {**config.model_dump(), "stages": (), **changes}
-        return TrainConfig.model_validate(values)
+        return type(config)(**values)
     except ValidationError as error:
         first = error.errors()[0]
         raise InputError(

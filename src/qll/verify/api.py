@@ -26,7 +26,7 @@ from qll.networks import load as load_network
 from qll.networks.joint import Joint
 from qll.property import Property
 from qll.regions import Region
-from qll.verify import clock, evidence, order
+from qll.verify import certificate, clock, evidence, order
 from qll.verify.backend import BACKENDS, Budget
 from qll.verify.broken import broken
 from qll.verify.condition import Array
@@ -43,6 +43,7 @@ from qll.verify.given import (
     source_of,
 )
 from qll.verify.query import Query
+from qll.verify.subject import Subject, write_claim
 from qll.verify.verdict import Evidence, Reason, Status, Verdict
 from qll.workers import Lost, Workers
 
@@ -340,10 +341,11 @@ class Problem:
 
     def write_claim(self) -> None:
         """What is asked, into the folder of the certificates."""
-        from qll.verify.subject import write_claim
-
         if self.certificates is not None:
-            write_claim(self.certificates, self)
+            write_claim(
+                self.certificates, self.prop, self.handle, self.points,
+                labels=self.labels, arithmetic=self.arithmetic,
+            )  # fmt: skip
 
     def _finish(self, index: int, query: Query, verdict: Verdict, end: float) -> Verdict:
         """What the checker says to it by ``end``; the proof itself stays in this process."""
@@ -356,9 +358,6 @@ class Problem:
                 return replace(verdict, proof=None)
             if self._unasked is not None:
                 return replace(verdict, proof=None, uncertified=self._unasked)
-        from qll.verify import certificate
-        from qll.verify.subject import Subject
-
         pattern = None if self.labels is None else self.labels[index]
         subject = Subject.of(self.prop, self.points[index], pattern)
         confirmed, data = certificate.confirm(

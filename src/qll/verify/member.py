@@ -8,17 +8,16 @@ the linear programme combine the constraints to one that the whole box breaks (F
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
 from qll import limits
 from qll.formula.hard import Affine
 from qll.verify.condition import Array
-from qll.verify.query import Query, least_of
 
 Point: TypeAlias = tuple[Fraction, ...]
 
@@ -36,7 +35,28 @@ class Found:
     empty: bool = False
 
 
-def find_member(query: Query) -> Found:
+class Constrained(Protocol):
+    """The region of a query (`qll.verify.query.Query`)."""
+
+    @property
+    def lower(self) -> Array: ...
+
+    @property
+    def upper(self) -> Array: ...
+
+    @property
+    def constraints(self) -> Sequence[Affine]: ...
+
+    @property
+    def integers(self) -> Any: ...
+
+    @property
+    def in_float32(self) -> bool: ...
+
+    def contains(self, x: Sequence[float] | Array) -> bool: ...
+
+
+def find_member(query: Constrained) -> Found:
     """Of the region of a query without choices (see `Query.cases`)."""
     low, high = query.lower, query.upper
     middle = low + (high - low) / 2
@@ -60,7 +80,7 @@ def find_member(query: Query) -> Found:
     return Found()
 
 
-def _furthest(query: Query) -> tuple[Array, float, Array] | None:
+def _furthest(query: Constrained) -> tuple[Array, float, Array] | None:
     """The point of the box where the worst constraint is least, its value there, and the weights of
     the constraints that hold it up."""
     try:
@@ -86,7 +106,7 @@ def _furthest(query: Query) -> tuple[Array, float, Array] | None:
     return point, float(found.fun), np.maximum(0.0, -found.ineqlin.marginals)
 
 
-def _values(query: Query, point: Array) -> list[float]:
+def _values(query: Constrained, point: Array) -> list[float]:
     """Of the constraints, each by its largest coefficient."""
     found = []
     for constraint in query.constraints:
@@ -96,7 +116,7 @@ def _values(query: Query, point: Array) -> list[float]:
     return found
 
 
-def _refutes(query: Query, weights: Array) -> bool:
+def _refutes(query: Constrained, weights: Array) -> bool:
     """Whether the combination of the constraints is positive in the whole box, exactly."""
     total: dict[int, Fraction] = {}
     constant = Fraction(0)
@@ -151,7 +171,7 @@ def _subtract(row: dict[int, Fraction], other: dict[int, Fraction], times: Fract
         row[k] = row.get(k, Fraction(0)) - times * c
 
 
-def _allows(query: Query, point: Point) -> bool:
+def _allows(query: Constrained, point: Point) -> bool:
     ends = zip(point, query.lower.tolist(), query.upper.tolist(), strict=True)
     if not all(low <= v <= high for v, low, high in ends):
         return False
@@ -162,3 +182,13 @@ def _allows(query: Query, point: Point) -> bool:
         sum((c * point[k] for (_, k), c in constraint.terms), Fraction(constraint.constant)) <= 0
         for constraint in query.constraints
     )
+
+
+def least_of(
+    terms: Mapping[int, Fraction], constant: Fraction, lower: Array, upper: Array
+) -> Fraction:
+    """The exact minimum over the box of a function of its entries."""
+    total = constant
+    for k, c in terms.items():
+        total += c * Fraction(float(lower[k] if c > 0 else upper[k]))
+    return total

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,9 +17,7 @@ from qll.formula.normal import Folded, cases, demands, fold, is_axis
 from qll.networks.relu_form import ReluForm
 from qll.verify.arithmetic import check_arithmetic, float32_of, inside, on_grid, radii
 from qll.verify.condition import Array, Condition, assume, both, compile_condition, unusable
-
-if TYPE_CHECKING:
-    from qll.verify.member import Found
+from qll.verify.member import Found, find_member, least_of
 
 
 class VerifiableNetwork(Protocol):
@@ -269,8 +267,6 @@ class Query:
     @cached_property
     def member(self) -> Found:
         """A point of the region, or that there is none (`qll.verify.member`)."""
-        from qll.verify.member import find_member
-
         return find_member(self)
 
     def clip(self, points: Array) -> Array:
@@ -307,16 +303,6 @@ class Query:
         if self.integers is not None and (point != np.rint(point))[self.integers].any():
             return False
         return _met(self.constraints, point) and any(_met(more, point) for more in self.choices)
-
-
-def least_of(
-    terms: Mapping[int, Fraction], constant: Fraction, lower: Array, upper: Array
-) -> Fraction:
-    """The exact minimum over the box of a function of its entries."""
-    total = constant
-    for k, c in terms.items():
-        total += c * Fraction(float(lower[k] if c > 0 else upper[k]))
-    return total
 
 
 def _met(constraints: Sequence[Affine], point: Array) -> bool:

@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -16,12 +15,10 @@ from qll.files import write_atomically, write_error
 from qll.formula.hard import Affine, HardForm, Max, Slot
 from qll.formula.parse import parse_specification
 from qll.formula.question import canonical
+from qll.networks import Network
 from qll.property import Property
 from qll.verify.condition import Array
 from qll.verify.query import Query
-
-if TYPE_CHECKING:
-    from qll.verify.api import Problem
 
 CLAIM = "claim.toml"
 
@@ -116,29 +113,37 @@ def _toml(text: str) -> str:
     return 'property = "' + "".join(signs.get(c, c) for c in text) + '"'
 
 
-def write_claim(folder: Path, problem: Problem) -> Path:
+def write_claim(
+    folder: Path,
+    prop: Property,
+    network: Network,
+    points: Array,
+    *,
+    labels: Sequence[Sequence[int]] | None,
+    arithmetic: str | None,
+) -> Path:
     """What was asked, beside the certificates: a start for a claim of one's own."""
-    subject = Subject.of(problem.prop, problem.points[:1])
-    scales = problem.handle.normalisation or (None, None)
+    subject = Subject.of(prop, points[:1])
+    scales = network.normalisation or (None, None)
     lines = [
         "# What these certificates are about. Whoever wrote them wrote this file as well: before",
         "# you rely on it, see that it says what you want to be proved, and of your own files.",
         _toml(subject.text),
-        f'network = "sha256:{problem.handle.sha256}"',
+        f'network = "sha256:{network.sha256}"',
         'points = "points.npy"',
     ]
-    if problem.labels is not None:
-        lines.append(f"labels = {[sorted(set(row)) for row in problem.labels]}")
+    if labels is not None:
+        lines.append(f"labels = {[sorted(set(row)) for row in labels]}")
     for name, values in zip(("mean", "std"), scales, strict=True):
-        said = short(values, problem.handle.input_shape)
+        said = short(values, network.input_shape)
         lines += [] if said is None else [f"{name} = {list(said)}"]
     content = io.BytesIO()
-    np.save(content, problem.points.reshape(len(problem), -1), allow_pickle=False)
+    np.save(content, points.reshape(len(points), -1), allow_pickle=False)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise write_error(folder, error) from error
     write_atomically(folder / "points.npy", content.getvalue())
-    lines += ['ties = "satisfy"', f'arithmetic = "{problem.arithmetic or "real"}"', ""]
+    lines += ['ties = "satisfy"', f'arithmetic = "{arithmetic or "real"}"', ""]
     write_atomically(folder / CLAIM, "\n".join(lines).encode())
     return folder / CLAIM
