@@ -64,6 +64,13 @@ class Property:
     _cache: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        if not isinstance(self.specification, Specification):
+            raise InputError(
+                "a property is built from a specification, not from its text",
+                expected="a Specification",
+                found=type(self.specification).__name__,
+                fix="use qll.parse(text) for a text, qll.load(name) for a name or a file",
+            )
         declared = {p.name: p for p in self.specification.parameters}
         for name in self.parameters:
             if name not in declared:
@@ -474,3 +481,14 @@ def _label_error(expected: str, found: str) -> InputError:
 
 def _where(span: object, given: bool) -> str | None:
     return None if given or span is None else str(span)
+
+
+def check_property(prop: object) -> None:
+    """Of the verbs that take a property and nothing in place of it."""
+    if not isinstance(prop, Property):
+        raise InputError(
+            "this is not a property",
+            expected="a property, as qll.load or qll.parse gives it",
+            found=type(prop).__name__,
+            fix="pass qll.load('classification-robustness'), or qll.parse(text)",
+        )

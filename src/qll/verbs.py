@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from qll.errors import InputError
 from qll.properties import declared_parameters, load, load_fitting, names
-from qll.property import Property
+from qll.property import Property, check_property
 from qll.records import record
 
 if TYPE_CHECKING:
@@ -111,6 +111,7 @@ def attack(
     from qll.networks import Network
     from qll.networks import load as load_network
 
+    check_property(prop)
     search = read_attack(method)
     points = x if isinstance(x, Tensor) else torch.as_tensor(x, dtype=torch.get_default_dtype())
     truth = None if labels is None else torch.as_tensor(labels)
@@ -134,6 +135,7 @@ def bounds(
     from qll.bounds.modules import module_bounds
     from qll.regions import Region
 
+    check_property(prop)
     region = Region.of(prop, x)
     return module_bounds(model, region.lower, region.upper, kind=kind)
 

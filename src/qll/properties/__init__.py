@@ -85,6 +85,13 @@ def _property(
     parameters: dict[str, float],
     schema: Schema | None,
 ) -> Property:
+    if not isinstance(text, str):
+        raise InputError(
+            "the text of a property is no text",
+            expected="a str",
+            found=type(text).__name__,
+            fix="pass the rule as it is written, or use qll.load for a name or a file",
+        )
     if schema is not None:
         return _of_schema(text, name, parameters, schema)
     for option, given in (("outputs", outputs), ("inputs", inputs)):

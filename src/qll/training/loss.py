@@ -37,7 +37,7 @@ from qll.kernels.spans import folded_once
 from qll.logics.base import Logic
 from qll.logics.base import logic as read_logic
 from qll.prediction import check_given, check_task, guess_loss, prediction_loss
-from qll.property import Property
+from qll.property import Property, check_property
 from qll.training.balance import Balance, Weight
 
 if TYPE_CHECKING:
@@ -126,13 +126,7 @@ class PropertyLoss:
         seed: int = 0,
         engine: Engine = "auto",
     ) -> None:
-        if not isinstance(prop, Property):
-            raise InputError(
-                "this is not a property",
-                expected="a property, as qll.load or qll.parse gives it",
-                found=type(prop).__name__,
-                fix="pass qll.load('classification-robustness')",
-            )
+        check_property(prop)
         self.prop = prop
         self.logic = read_logic(logic)
         self.attack = read_attack(attack)
@@ -165,7 +159,7 @@ class PropertyLoss:
     def predicted(self, y: Tensor, labels: Tensor) -> tuple[Tensor, float]:
         """The loss of prediction, and how much of its weight the property has by now."""
         if not isinstance(self.task, str):
-            return self.task(y, labels), 1.0
+            return _one_number(self.task(y, labels)), 1.0
         loss = prediction_loss(y, labels, self.task)
         guess = guess_loss(y, labels, self.task)
         if self.learned <= 0 or guess <= 0:
@@ -205,6 +199,21 @@ class PropertyLoss:
             f"attack={self.attack.spec()!r}, balance={self.balance!r}, floor={self.floor!r}, "
             f"learned={self.learned!r})"
         )
+
+
+def _one_number(loss: object) -> Tensor:
+    """What a loss of one's own gives for a batch."""
+    if isinstance(loss, Tensor) and loss.numel() == 1 and loss.is_floating_point():
+        return loss.reshape(())
+    shape = f" of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else ""
+    kind = str(loss.dtype) if isinstance(loss, Tensor) else type(loss).__name__
+    raise InputError(
+        "the prediction loss is not one number",
+        where="task",
+        expected="a tensor with the batch's mean, as torch.nn.CrossEntropyLoss() gives it",
+        found=f"{kind}{shape}",
+        fix="build the loss with reduction='mean', or pass task=lambda y, t: loss(y, t).mean()",
+    )
 
 
 def _checked_balance(balance: Balance | float) -> Balance | float:

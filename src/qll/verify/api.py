@@ -24,7 +24,7 @@ from qll.formula.rewrite import Shape
 from qll.networks import Network
 from qll.networks import load as load_network
 from qll.networks.joint import Joint
-from qll.property import Property
+from qll.property import Property, check_property
 from qll.regions import Region
 from qll.verify import certificate, clock, evidence, order
 from qll.verify.backend import BACKENDS, Budget
@@ -461,6 +461,7 @@ def verify(
     ``"real"`` about the real function alone. None is real, with witnesses that violate the property
     at run time too.
     """
+    check_property(prop)
     if timeout <= 0:
         raise InputError(
             "the time-out is not positive", expected="seconds > 0", found=f"{timeout:g}",
