@@ -13,7 +13,10 @@ import qll
 from qll.bounds.modules import module_bounds
 from qll.errors import NetworkError
 from qll.kernels.network import plan_network
+from qll.networks import layers
 from qll.networks.activations import ACTIVATIONS
+from qll.networks.onnx_reader import OPERATORS
+from qll.networks.torch_operators import FUNCTIONS, METHODS, MODULES
 from qll.verify.verdict import Status
 
 PAGE = Path(__file__).parent.parent / "docs" / "layers.md"
@@ -110,14 +113,56 @@ def table() -> str:
     return "\n".join(lines) + "\n"
 
 
-def test_the_page_says_what_each_layer_can_do(request: pytest.FixtureRequest) -> None:
+def hold(request: pytest.FixtureRequest, begin: str, end: str, found: str) -> None:
+    """The part of the page between two marks, or what it should be now."""
     text = PAGE.read_text(encoding="utf-8")
-    before, rest = text.split(BEGIN)
-    found = table()
+    before, rest = text.split(begin)
     if request.config.getoption("--update-goldens"):
-        PAGE.write_text(before + BEGIN + found + END + rest.split(END)[1], encoding="utf-8")
+        PAGE.write_text(before + begin + found + end + rest.split(end)[1], encoding="utf-8")
     else:
-        assert rest.split(END)[0] == found, "run pytest --update-goldens and read docs/layers.md"
+        assert rest.split(end)[0] == found, "run pytest --update-goldens and read docs/layers.md"
+
+
+def test_the_page_says_what_each_layer_can_do(request: pytest.FixtureRequest) -> None:
+    hold(request, BEGIN, END, table())
+
+
+def test_the_page_has_the_names_of_each_layer(request: pytest.FixtureRequest) -> None:
+    lines = ["| layer | ONNX | torch |", "|---|---|---|"]
+    for name, operators, torch_names in stated():
+        # A method is called as its function, which is named once.
+        kept = dict.fromkeys(n.removeprefix("Tensor.").removeprefix("nn.") for n in torch_names)
+        said = [", ".join(f"`{n}`" for n in names) for names in (operators, kept)]
+        lines.append(f"| {name} | {said[0]} | {said[1]} |")
+    names = "<!-- names: begin -->\n", "<!-- names: end -->"
+    hold(request, *names, "\n".join(lines) + "\n")
+
+
+# Names that are read and stand for no layer: nothing is computed, or only sizes are.
+NO_LAYER = {"Identity", "Dropout", "Cast", "Shape", "Gather"}
+NO_LAYER |= {"Dropout1d", "Dropout2d", "Normalize", "dropout", "size", "contiguous", "clone"}
+# Of activations with settings, which the readers take apart, and Python's own operators.
+WITH_SETTINGS = {
+    *("ReLU6", "Hardtanh", "LeakyReLU", "Softplus", "GELU", "relu6", "hardtanh", "leaky_relu"),
+    *("softplus", "gelu", "clamp", "clip", "reciprocal", "sqrt", "rsqrt", "pow"),
+}
+
+
+def stated() -> list[tuple[str, tuple[str, ...], tuple[str, ...]]]:
+    """Every layer and activation with its names in ONNX and in torch."""
+    records = [getattr(layers, name) for name in layers.__all__]
+    found = [r for r in records if isinstance(r, type) and issubclass(r, layers.Layer)]
+    found += [ACTIVATIONS[name] for name in ACTIVATIONS]  # type: ignore[list-item]
+    return [(r.__name__, r.onnx, r.in_torch) for r in found if r.onnx or r.in_torch]
+
+
+def test_every_name_that_is_read_stands_with_its_layer() -> None:
+    known = {name for _, operators, _ in stated() for name in operators}
+    assert set(OPERATORS) - NO_LAYER == known
+    things = {name.rpartition(".")[2] for _, _, torch_names in stated() for name in torch_names}
+    read = {kind.__name__ for kind in MODULES} | set(METHODS)
+    read |= {f.__name__ for f in FUNCTIONS if f.__module__ not in ("_operator", "builtins")}
+    assert read - NO_LAYER - WITH_SETTINGS == things
 
 
 def test_every_activation_is_on_the_page() -> None:

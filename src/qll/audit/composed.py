@@ -21,9 +21,11 @@ from qll.audit.curves import Curve, curve
 from qll.audit.exact import Affine, diagonal
 from qll.audit.onnx_file import Dims, Node, require
 from qll.audit.operators import Value, reduced, spreads
+from qll.audit.pace import room
 
 KINDS = ("Softmax", "LayerNormalization", "Reciprocal", "Sqrt", "Pow", "ReduceMean", "ReduceSum")
 NEAREST = 2.0**-60
+MOST_PAIRS = 1 << 18  # of entries of a softmax
 
 
 class Walk(Protocol):
@@ -94,6 +96,7 @@ def _softmax(walk: Walk, value: Value, axis: int) -> Value:
     require(-rank <= axis < rank and axis % rank and value.shape[axis] > 1, "such a softmax")
     last = np.moveaxis(value.places, axis, -1)
     count = last.shape[-1]
+    room(last.size * (count - 1) <= MOST_PAIRS, "a softmax that is too large")
     own = np.repeat(np.arange(count), count - 1)
     other = np.array([j for i in range(count) for j in range(count) if i != j])
     above = value.moved(last[..., other]).form.plus(value.moved(last[..., own]).form, -1)

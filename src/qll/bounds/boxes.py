@@ -339,7 +339,7 @@ def _curves() -> dict[Any, Callable[..., Activation | Root]]:
         functional.softplus: _softplus,
     }
     for record in ACTIVATIONS.values():
-        for name in torch_things(record):
+        for name in torch_things(record.in_torch):
             # A module calls its function.
             if not isinstance(name, type):
                 function = getattr(Tensor, name) if isinstance(name, str) else name

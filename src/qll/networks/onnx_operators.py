@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from qll.networks.activations import ACTIVATIONS
-from qll.networks.activations.clip import clip
+from qll.networks.activations.clip import Clip, clip
+from qll.networks.activations.gelu import Gelu
 from qll.networks.activations.leaky_relu import LeakyRelu
 from qll.networks.layers import (
     Apply,
@@ -132,7 +133,7 @@ def _unsqueeze(reading: Reading, call: Call) -> Result:
     )
 
 
-@operator("Transpose")
+@operator(*Transpose.onnx)
 def _transpose(reading: Reading, call: Call) -> Result:
     name = call.inputs[0]
     rank = len(reading.shape(name))
@@ -144,7 +145,7 @@ def _transpose(reading: Reading, call: Call) -> Result:
     return reading.add(call.name, Transpose(order), reading.value(name))
 
 
-@operator("Concat")
+@operator(*Concat.onnx)
 def _concat(reading: Reading, call: Call) -> Result:
     axis = axis_of(reading, call.given["axis"], len(reading.shape(call.inputs[0])))
     if all(reading.is_constant(name) for name in call.inputs):
@@ -152,7 +153,7 @@ def _concat(reading: Reading, call: Call) -> Result:
     return reading.add(call.name, Concat(axis), *(reading.value(name) for name in call.inputs))
 
 
-@operator("Slice")
+@operator(*Slice.onnx)
 def _slice(reading: Reading, call: Call) -> Result:
     name = call.inputs[0]
     shape = reading.shape(name)
@@ -191,7 +192,7 @@ def _clamped(start: int, end: int, pace: int, size: int) -> tuple[int, int | Non
     return min(max(start, 0), max(size - 1, 0)), last if last >= 0 else None, pace
 
 
-@operator("Pad")
+@operator(*Pad.onnx)
 def _pad(reading: Reading, call: Call) -> Result:
     rank = len(reading.shape(call.inputs[0]))
     mode = call.given.get("mode", "constant")
@@ -334,7 +335,7 @@ def _spatial(reading: Reading, call: Call) -> Shape:
     return shape[2:]
 
 
-@operator("Conv")
+@operator(*Convolution.onnx)
 def _convolution(reading: Reading, call: Call) -> Result:
     weight = reading.floats(call.inputs[1])
     name = call.optional(2)
@@ -383,7 +384,7 @@ def _global_pool(reading: Reading, call: Call) -> Result:
     return reading.add(call.name, layer, operand(reading, call))
 
 
-@operator("ReduceMean", "ReduceSum")
+@operator(*Mean.onnx)
 def _reduce(reading: Reading, call: Call) -> Result:
     rank = len(reading.shape(call.inputs[0]))
     places = axes_of(reading, given_axes(reading, call) or (), rank)
@@ -393,7 +394,7 @@ def _reduce(reading: Reading, call: Call) -> Result:
     return reading.add(call.name, layer, operand(reading, call))
 
 
-@operator("BatchNormalization")
+@operator(*BatchNorm.onnx)
 def _batch_norm(reading: Reading, call: Call) -> Result:
     if call.given.get("training_mode", 0):
         raise refuse("a batch norm is in training mode", "inference mode", "training_mode = 1")
@@ -418,15 +419,15 @@ def _entrywise(reading: Reading, call: Call) -> Result:
     return reading.add(call.name, Apply(_PLAIN[call.kind]), operand(reading, call))
 
 
-@operator("Gelu")
+@operator(*Gelu.onnx)
 def _gelu(reading: Reading, call: Call) -> Result:
     approximate = call.given.get("approximate", "none")
     if approximate != "none":
         raise refuse("a GELU is approximated", "approximate = none", approximate)
-    return reading.add(call.name, Apply(ACTIVATIONS["gelu"]()), operand(reading, call))
+    return reading.add(call.name, Apply(Gelu()), operand(reading, call))
 
 
-@operator("LeakyRelu", "PRelu")
+@operator(*LeakyRelu.onnx, *ParametricRelu.onnx)
 def _leaky_relu(reading: Reading, call: Call) -> Result:
     if call.kind == "PRelu":
         slope, shape = reading.floats(call.inputs[1]), reading.shape(call.inputs[0])
@@ -440,7 +441,7 @@ def _leaky_relu(reading: Reading, call: Call) -> Result:
     return reading.add(call.name, layer, operand(reading, call))
 
 
-@operator("Clip")
+@operator(*Clip.onnx)
 def _clip(reading: Reading, call: Call) -> Result:
     def end(position: int, key: str, default: float) -> float:
         if key in call.given:
@@ -454,7 +455,7 @@ def _clip(reading: Reading, call: Call) -> Result:
     return reading.add(call.name, Apply(clip(low, high)), operand(reading, call))
 
 
-@operator("Max", "Min")
+@operator(*Extremum.onnx)
 def _extremum(reading: Reading, call: Call) -> Result:
     _refuse_old_broadcast(reading, call)
     layer = Extremum(1 if call.kind == "Max" else -1)

@@ -19,7 +19,7 @@ from qll.networks.onnx_reading import Call, Reading, Result, operator, refuse
 SOFTMAX_OF_AN_AXIS = 13  # before, all axes from the given one on were one
 
 
-@operator("Mul", "Div")
+@operator(*Product.onnx)
 def _scale(reading: Reading, call: Call) -> Result:
     if computes_integers(reading, call):
         return integer_arithmetic(reading, call)
@@ -97,6 +97,8 @@ def _root(reading: Reading, call: Call) -> Result:
 @operator("Pow")
 def _power(reading: Reading, call: Call) -> Result:
     value, exponent = operand(reading, call), scalar(reading, call.inputs[1])
+    if len(reading.shape(call.inputs[1])) > len(reading.builder.shape(value)):
+        raise refuse("a power adds an axis", "an exponent of shape ()", "one of shape (1,)")
     known = reading.builder.range(value)
     if exponent == 2.0:
         return reading.add(call.name, Apply(SQUARE), value)
@@ -109,7 +111,7 @@ def _power(reading: Reading, call: Call) -> Result:
     raise refuse("a power is not one we take", "an exponent of 2, 1, 0.5 or -1", exponent)
 
 
-@operator("Softmax")
+@operator(*Softmax.onnx)
 def _softmax(reading: Reading, call: Call) -> Result:
     rank = len(reading.shape(call.inputs[0]))
     default = -1 if reading.opset >= SOFTMAX_OF_AN_AXIS else 1
@@ -122,7 +124,7 @@ def _softmax(reading: Reading, call: Call) -> Result:
     return reading.add(call.name, Softmax(axis), operand(reading, call))
 
 
-@operator("LayerNormalization")
+@operator(*LayerNorm.onnx)
 def _layer_norm(reading: Reading, call: Call) -> Result:
     shape = reading.shape(call.inputs[0])
     first = axis_of(reading, call.given.get("axis", -1), len(shape))

@@ -22,12 +22,15 @@ from qll.networks.layers import (
     Apply,
     AveragePool,
     BatchNorm,
+    Concat,
     Convolution,
     Extremum,
+    LayerNorm,
     Linear,
     MaxPool,
     Mean,
     ParametricRelu,
+    Softmax,
     Sum,
 )
 from qll.networks.models import Normalize
@@ -335,11 +338,8 @@ MODULES: dict[type[nn.Module], Read] = {
     nn.ReLU6: lambda reading, layer, x: _clamp(reading, x, 0.0, 6.0),
     nn.Hardtanh: lambda reading, layer, x: _clamp(reading, x, layer.min_val, layer.max_val),
     nn.LeakyReLU: _with(_leaky_relu, "negative_slope"),
-    nn.PReLU: _with(_prelu, "weight"),
     nn.Softplus: _with(_softplus, "beta", "threshold"),
     nn.GELU: _with(_gelu, "approximate"),
-    nn.Softmax: _with(softmax, "dim"),
-    nn.LayerNorm: _with(layer_norm, "normalized_shape", "weight", "bias", "eps"),
     nn.Flatten: _with(flatten, "start_dim", "end_dim"),
     nn.Unflatten: lambda reading, layer, x: unflatten(
         reading, x, layer.dim, layer.unflattened_size
@@ -386,7 +386,6 @@ METHODS: dict[str, Read] = {
     "mean": _mean,
     "sum": _total,
     "matmul": _matmul,
-    "softmax": softmax,
     "reciprocal": reciprocal,
     "sqrt": square_root,
     "rsqrt": inverse_root,
@@ -421,20 +420,14 @@ FUNCTIONS: dict[Any, Read] = {
     torch.unsqueeze: unsqueeze,
     torch.permute: permute,
     torch.transpose: transpose,
-    torch.cat: cat,
-    torch.concat: cat,
     torch.mean: _mean,
     torch.sum: _total,
-    torch.softmax: softmax,
     torch.reciprocal: reciprocal,
     torch.sqrt: square_root,
     torch.rsqrt: inverse_root,
     torch.pow: power,
     operator.pow: power,
-    functional.softmax: softmax,
-    functional.layer_norm: layer_norm,
     functional.leaky_relu: _leaky_relu,
-    functional.prelu: _prelu,
     functional.relu6: lambda reading, x, inplace=False: _clamp(reading, x, 0.0, 6.0),
     functional.hardtanh: lambda reading, x, min_val=-1.0, max_val=1.0, inplace=False: _clamp(
         reading, x, min_val, max_val
@@ -454,14 +447,25 @@ FUNCTIONS: dict[Any, Read] = {
     functional.dropout: dropout,
 }
 
-for _record in ACTIVATIONS.values():
-    for _name in torch_things(_record):
-        if isinstance(_name, str):
-            METHODS[_name] = _entrywise(_record())
-        elif isinstance(_name, type):
-            MODULES[_name] = _with(_entrywise(_record()))
+
+def _called(names: tuple[str, ...], read: Read, *settings: str) -> None:
+    """All that torch calls a layer, where a module's attributes are the function's arguments."""
+    for thing in torch_things(names):
+        if isinstance(thing, str):
+            METHODS[thing] = read
+        elif isinstance(thing, type):
+            MODULES[thing] = _with(read, *settings)
         else:
-            FUNCTIONS[_name] = _entrywise(_record())
+            FUNCTIONS[thing] = read
+
+
+_called(Softmax.in_torch, softmax, "dim")
+_called(LayerNorm.in_torch, layer_norm, "normalized_shape", "weight", "bias", "eps")
+_called(ParametricRelu.in_torch, _prelu, "weight")
+_called(Concat.in_torch, cat)
+for _record in ACTIVATIONS.values():
+    if _record.in_torch:
+        _called(_record.in_torch, _entrywise(_record()))
 
 # What may share memory with its operand.
 VIEWS: frozenset[Any] = frozenset(

@@ -204,11 +204,11 @@ class Activation(ABC):
         return found
 
 
-def torch_things(record: type[Activation]) -> list[Any]:
-    """What `Activation.in_torch` names: modules, functions, and methods by their name alone."""
+def torch_things(names: tuple[str, ...]) -> list[Any]:
+    """What `in_torch` names: modules, functions, and methods by their name alone."""
     return [
         name.removeprefix("Tensor.") if name.startswith("Tensor.") else attrgetter(name)(torch)
-        for name in record.in_torch
+        for name in names
     ]
 
 

@@ -36,6 +36,7 @@ class Power(Activation):
     floor: float = 1.0
 
     name = "power"
+    onnx = ("Reciprocal", "Sqrt", "Pow")
     has_settings = True
     bends = ()
 

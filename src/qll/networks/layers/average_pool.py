@@ -16,6 +16,18 @@ from qll.networks.windows import Window
 
 @dataclass(frozen=True)
 class AveragePool(Layer):
+    onnx = ("AveragePool", "GlobalAveragePool")
+    in_torch = (
+        "nn.AvgPool1d",
+        "nn.AvgPool2d",
+        "nn.AdaptiveAvgPool1d",
+        "nn.AdaptiveAvgPool2d",
+        "nn.functional.avg_pool1d",
+        "nn.functional.avg_pool2d",
+        "nn.functional.adaptive_avg_pool1d",
+        "nn.functional.adaptive_avg_pool2d",
+    )
+
     window: Window
     count_padding: bool = False
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from typing import TypeAlias
+from typing import ClassVar, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +33,10 @@ def misfit(what: str, expected: str, found: object) -> NetworkError:
 
 class Layer(ABC):
     """``shape`` checks that the operands fit; ``lower`` may then rely on it."""
+
+    onnx: ClassVar[tuple[str, ...]] = ()  # its ONNX operators
+    # Where torch has it, from torch on: modules, functions, and methods of Tensor.
+    in_torch: ClassVar[tuple[str, ...]] = ()
 
     @abstractmethod
     def shape(self, *operands: Shape) -> Shape: ...

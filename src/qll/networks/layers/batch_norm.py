@@ -22,6 +22,9 @@ class BatchNorm(Layer):
     2^-53), and every reading, the exact one included, uses that same number.
     """
 
+    onnx = ("BatchNormalization",)
+    in_torch = ("nn.BatchNorm1d", "nn.BatchNorm2d")
+
     gain: Array
     shift: Array
     mean: Array

@@ -14,6 +14,9 @@ from qll.networks.program import ProgramBuilder
 
 @dataclass(frozen=True)
 class Concat(Layer):
+    onnx = ("Concat",)
+    in_torch = ("cat", "concat")
+
     axis: int
 
     def shape(self, *operands: Shape) -> Shape:

@@ -12,6 +12,8 @@ from qll.networks.program import ProgramBuilder
 
 @dataclass(frozen=True, eq=False)
 class Constant(Layer):
+    onnx = ("Constant", "ConstantOfShape")
+
     value: Array
 
     def shape(self, *operands: Shape) -> Shape:

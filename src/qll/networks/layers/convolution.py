@@ -18,6 +18,9 @@ from qll.networks.windows import Window
 class Convolution(Layer):
     """Any number of spatial axes; ``weight`` is (out, in / groups, *kernel)."""
 
+    onnx = ("Conv",)
+    in_torch = ("nn.Conv1d", "nn.Conv2d", "nn.functional.conv1d", "nn.functional.conv2d")
+
     weight: Array
     bias: Array
     window: Window

@@ -16,6 +16,9 @@ from qll.networks.program import ProgramBuilder
 class Extremum(Layer):
     """Entry-wise maximum (``sign`` 1) or minimum (-1) of two tensors, broadcast."""
 
+    onnx = ("Max", "Min")
+    in_torch = ("maximum", "max", "minimum", "min")
+
     sign: int
 
     def shape(self, *operands: Shape) -> Shape:

@@ -23,6 +23,9 @@ class LayerNorm(Composite):
     """``gain (x - mean) / sqrt(variance + epsilon) + shift`` over the last ``axes`` axes; ``gain``
     and ``shift`` are of their shape."""
 
+    onnx = ("LayerNormalization",)
+    in_torch = ("nn.LayerNorm", "nn.functional.layer_norm")
+
     axes: int
     gain: Array
     shift: Array

@@ -17,6 +17,9 @@ from qll.networks.program import ProgramBuilder
 class Linear(Layer):
     """``x @ weight.T + bias`` over the last axis; ``weight`` is (out, in)."""
 
+    onnx = ("MatMul", "Gemm")
+    in_torch = ("nn.Linear", "nn.functional.linear", "matmul", "Tensor.matmul")
+
     weight: Array
     bias: Array
 

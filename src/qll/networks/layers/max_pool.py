@@ -18,6 +18,15 @@ from qll.networks.windows import Window
 class MaxPool(Layer):
     """A tree of ``max(a, b) = a + relu(b - a)``; padding takes no part."""
 
+    onnx = ("MaxPool", "GlobalMaxPool")
+    in_torch = (
+        "nn.MaxPool1d",
+        "nn.MaxPool2d",
+        "nn.AdaptiveMaxPool2d",
+        "nn.functional.max_pool1d",
+        "nn.functional.max_pool2d",
+    )
+
     window: Window
 
     def shape(self, *operands: Shape) -> Shape:

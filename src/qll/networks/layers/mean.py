@@ -17,6 +17,9 @@ from qll.networks.program import ProgramBuilder
 class Mean(Layer):
     """Mean (or sum) over axes; the axes stay with extent 1 if ``keep``."""
 
+    onnx = ("ReduceMean", "ReduceSum")
+    in_torch = ("mean", "Tensor.mean", "sum", "Tensor.sum")
+
     axes: tuple[int, ...]
     keep: bool
     divide: bool = True

@@ -14,6 +14,9 @@ from qll.networks.matrices import check_entries
 
 @dataclass(frozen=True)
 class Pad(Rearrange):
+    onnx = ("Pad",)
+    in_torch = ("nn.ZeroPad2d", "nn.ConstantPad2d", "nn.functional.pad")
+
     before: tuple[int, ...]
     after: tuple[int, ...]
     fill: float = 0.0

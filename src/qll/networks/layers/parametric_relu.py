@@ -16,6 +16,9 @@ from qll.networks.program import ProgramBuilder
 class ParametricRelu(Layer):
     """``slope * x + relu(x) - slope * relu(x)``, a slope for each entry, broadcast."""
 
+    onnx = ("PRelu",)
+    in_torch = ("nn.PReLU", "nn.functional.prelu")
+
     slope: Array
 
     def shape(self, *operands: Shape) -> Shape:

@@ -23,6 +23,9 @@ class Product(Composite):
     in the middle of a box are those of McCormick (1976) if its sides are equal, and a split of
     ``a + b`` or ``a - b`` at a point halves their distance."""
 
+    onnx = ("Mul", "Div")
+    in_torch = ("mul", "Tensor.mul", "div", "Tensor.div")
+
     def shape(self, *operands: Shape) -> Shape:
         left, right = operands
         return broadcast(left, right)

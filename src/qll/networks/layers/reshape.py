@@ -14,6 +14,22 @@ from qll.networks.program import ProgramBuilder
 class Reshape(Layer):
     """Also flatten, squeeze, unsqueeze and identity: the entries keep their order."""
 
+    onnx = ("Reshape", "Flatten", "Squeeze", "Unsqueeze")
+    in_torch = (
+        "nn.Flatten",
+        "nn.Unflatten",
+        "flatten",
+        "Tensor.flatten",
+        "reshape",
+        "Tensor.reshape",
+        "Tensor.view",
+        "Tensor.unflatten",
+        "squeeze",
+        "Tensor.squeeze",
+        "unsqueeze",
+        "Tensor.unsqueeze",
+    )
+
     target: Shape
 
     def shape(self, *operands: Shape) -> Shape:

@@ -16,6 +16,9 @@ from qll.networks.program import ProgramBuilder
 class Scale(Layer):
     """``x * factor / divisor`` with constants, broadcast."""
 
+    onnx = ("Mul", "Div")
+    in_torch = ("mul", "Tensor.mul", "div", "Tensor.div")
+
     factor: Array
     divisor: Array | None = None
 

@@ -12,6 +12,8 @@ from qll.networks.layers.rearrange import Rearrange
 class Slice(Rearrange):
     """``slices[axis]`` is (start, stop, step) as Python means them."""
 
+    onnx = ("Slice",)
+
     slices: tuple[tuple[int | None, int | None, int | None], ...]
 
     def indices(self, operand: Shape) -> Indices:

@@ -37,6 +37,9 @@ class Softmax(Composite):
     differences, in which what moves all logits alike cancels, and of a divisor that is never below
     1. It takes n (n - 1) exponentials instead of n."""
 
+    onnx = ("Softmax",)
+    in_torch = ("nn.Softmax", "softmax", "nn.functional.softmax", "Tensor.softmax")
+
     axis: int
 
     def shape(self, *operands: Shape) -> Shape:

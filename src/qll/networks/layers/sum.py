@@ -25,6 +25,9 @@ from qll.networks.program import ProgramBuilder
 class Sum(Layer):
     """Sum and difference of two or more branches, broadcast; ``signs`` are +1 or -1."""
 
+    onnx = ("Add", "Sub", "Sum", "Neg")
+    in_torch = ("add", "Tensor.add", "sub", "Tensor.sub", "neg", "Tensor.neg")
+
     signs: tuple[int, ...]
 
     def shape(self, *operands: Shape) -> Shape:

@@ -10,6 +10,9 @@ from qll.networks.layers.rearrange import Rearrange
 
 @dataclass(frozen=True)
 class Transpose(Rearrange):
+    onnx = ("Transpose",)
+    in_torch = ("permute", "Tensor.permute", "transpose", "Tensor.transpose")
+
     order: tuple[int, ...]
 
     def indices(self, operand: Shape) -> Indices:
