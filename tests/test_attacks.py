@@ -362,7 +362,7 @@ def test_a_network_with_the_wrong_output_is_named() -> None:
 
 def test_forcing_the_kernels_on_what_they_do_not_take_says_why() -> None:
     prop = qll.parse(TWO_PIXELS, outputs=3)
-    net = nn.Sequential(nn.Linear(2, 4), nn.LayerNorm(4), nn.Linear(4, 3))
+    net = nn.Sequential(nn.Linear(2, 4), nn.ELU(), nn.Linear(4, 3))
     with pytest.raises(RunError, match="compiled attack does not take this problem"):
         attack("apgd:2").find(net, prop, torch.rand(2, 2), engine="compiled")
     with pytest.raises(InputError, match="unknown engine"):

@@ -108,7 +108,7 @@ def test_training_on_either_engine_ends_alike() -> None:
 @pytest.mark.parametrize(
     ("why", "text", "layers"),
     [
-        ("LayerNorm", "forall x in ball(x0, 1): y[0] <= 0", [nn.LayerNorm(4)]),
+        ("ELU", "forall x in ball(x0, 1): y[0] <= 0", [nn.ELU()]),
         ("speaks of inputs", "forall x in ball(x0, 1): y[0] <= x[0]", []),
         ("not a box", "forall x in box(0, 1) and x[0] <= x[1]: y[0] <= 0", []),
     ],

@@ -159,7 +159,7 @@ def test_a_nan_stays_in_its_lane() -> None:
         ),
         (nn.Sequential(nn.Flatten(), nn.Linear(784, 3).double()), "float64"),
         (nn.Sequential(nn.Flatten(), nn.Linear(783, 3)), "linear layer does not fit"),
-        (nn.Sequential(nn.Flatten(), nn.Linear(784, 3), nn.LayerNorm(3)), "LayerNorm"),
+        (nn.Sequential(nn.Flatten(), nn.Linear(784, 3), nn.ELU()), "ELU"),
         (nn.Conv2d(1, 2, 3), "output of shape"),
         (nn.LSTM(784, 3), "LSTM"),
     ],

@@ -250,13 +250,15 @@ def in_place_view(module: Any, x: Tensor) -> Tensor:
 
 
 REFUSED: dict[str, tuple[nn.Module, str]] = {
-    "softmax": (
-        nn.Sequential(nn.Linear(3, 3), nn.ELU(), nn.Softmax(dim=1)),
-        r"ELU \(layer 'network_1'\), Softmax \(layer 'network_2'\)",
+    "layers": (
+        nn.Sequential(nn.Linear(3, 3), nn.ELU(), nn.Softsign()),
+        r"ELU \(layer 'network_1'\), Softsign \(layer 'network_2'\)",
     ),
+    "softmax": (nn.Softmax(), "a dim and no type of its own"),
     "function": (Call(lambda m, x: torch.erf(x)), r"erf \(layer 'erf'\)"),
     "control-flow": (Call(lambda m, x: x if x.sum() > 0 else -x), "cannot be traced"),
-    "product": (Call(lambda m, x: x * x), "two activations are multiplied"),
+    "quotient": (Call(lambda m, x: x / x), "may be 0"),
+    "power": (Call(lambda m, x: x**3), "a power is not one we take"),
     "dropout": (Call(lambda m, x: functional.dropout(x, 0.5, True)), "training mode"),
     "hook": (hooked(), "Linear with a hook"),
     "hook-at-the-root": (hooked()[0], "Linear with a hook"),
@@ -331,7 +333,7 @@ def test_failed_export_leaves_nothing(tmp_path: Path) -> None:
     path = tmp_path / "net.onnx"
     path.write_bytes(b"precious")
     with pytest.raises(NetworkError):
-        export_onnx(nn.Softmax(1), path, input_shape=(3,))
+        export_onnx(nn.ELU(), path, input_shape=(3,))
     assert path.read_bytes() == b"precious"
     (tmp_path / "folder.onnx").mkdir()
     with pytest.raises(RunError, match="cannot be written"):
