@@ -83,7 +83,7 @@ def solve(
             help="A folder for the assignment, one TensorProto for each variable.",
         ),
     ] = None,
-    backend: Annotated[str, typer.Option(help="bab (our own) or marabou.")] = "bab",
+    backend: Annotated[str, typer.Option(help="bab (our own), highs or marabou.")] = "bab",
     arithmetic: Annotated[
         str | None,
         typer.Option(help="float32 for a query of reals; one of float32 is decided in it anyway."),

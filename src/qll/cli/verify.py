@@ -55,7 +55,7 @@ def verify(
         str | None, typer.Option(help="The cluster's address: tcp://HOST:8786 for dask.")
     ] = None,
     backend: Annotated[
-        str, typer.Option(help="bab (our own), torch (on a GPU if there is one) or marabou.")
+        str, typer.Option(help="bab (our own), torch (on a GPU if there is one), highs or marabou.")
     ] = "bab",
     cross_check: Annotated[
         str | None, typer.Option(help="A second backend; a contradiction is an error.")
