@@ -19,6 +19,7 @@ from qll.errors import InputError
 from qll.exchange.document import Document
 from qll.exchange.files import parse
 from qll.exchange.marabou import files
+from qll.exchange.rules import rule_of
 from qll.exchange.vehicle import lines
 from qll.exchange.writers import write
 from qll.networks import Network, load
@@ -27,7 +28,6 @@ from qll.properties import names
 from qll.verify.api import Problem
 from qll.verify.exported import document_of
 from qll.verify.query import Query
-from qll.verify.rules import rule_of
 
 F = Fraction
 SUFFIX = {"vnnlib": "vnnlib", "vnnlib2": "v2.vnnlib", "vehicle": "vcl", "qll": "qll"}

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 import qll
 from qll.cli.main import build_app
-from qll.errors import InputError
+from qll.errors import FormulaError, InputError
 from qll.exchange.document import Document
 from qll.exchange.files import parse, read
 from qll.exchange.writers import write
@@ -187,3 +187,21 @@ def test_two_networks_become_a_rule_of_two_points(tmp_path: Path) -> None:
     query.write_text(several)
     with pytest.raises(InputError, match="at one point or two"):
         export(query, "--to", "qll")
+
+
+def test_a_query_is_a_property_wherever_one_is_asked_for(tmp_path: Path) -> None:
+    """Shown, checked and repaired by its path; thresholds keep their size."""
+    query = tmp_path / "query.vnnlib"
+    query.write_text(HEAD1 + BOX1 + "(assert (>= Y_0 1.7))")
+    prop = qll.load(query)
+    assert prop.is_closed
+    text = CliRunner().invoke(build_app(), ["show", str(query)], catch_exceptions=False).stdout
+    assert "y[0] - 1.7" in text
+    net = layered(tmp_path / "net.onnx", ([[1.0, 1.0]], [0.0]))
+    (verdict,) = qll.verify(prop, network=net, certified=True)
+    assert verdict.status == "falsified"
+    small = layered(tmp_path / "small.onnx", ([[0.5, 0.5]], [0.0]))
+    assert qll.verify(prop, network=small, certified=True)[0].status == "verified"
+    query.write_text("(assert (<= X_0")
+    with pytest.raises(FormulaError, match=r"query\.vnnlib:1:"):
+        qll.load(query)

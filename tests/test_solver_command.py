@@ -15,7 +15,8 @@ import pytest
 from exchange_cases import BOX1, BOX2, HEAD1, HEAD2, layered
 
 import qll
-from qll.cli.solver import age, is_query, query_arguments
+from qll.cli.solver import age, query_arguments
+from qll.exchange.recognition import is_query
 
 SUM = ([[1.0, 1.0]], [0.0])
 

@@ -87,7 +87,8 @@ def test_several_tensors_are_refused() -> None:
 TWO_POINTS = """(vnnlib-version <2.0>)
 (declare-network f (declare-input A real [2]) (declare-output B real [1]))
 (declare-network g (equal-to f) (declare-input C real [2]) (declare-output D real [1]))
-(assert (and (<= A[0] 1) (>= A[0] 0) (<= C[0] 1) (>= C[0] 0) (== A[1] 0.5) (== C[1] A[1])))
+(assert (and (<= A[0] 1) (>= A[0] 0) (<= C[0] 1) (>= C[0] 0) (== A[1] 0.5) (== C[1] A[1])
+  (<= C[1] 1) (>= C[1] 0)))
 (assert (>= C[0] A[0])) (assert (<= D[0] (- B[0] 0.25)))
 """
 
@@ -375,7 +376,7 @@ def write_idx(path: Path, values: np.ndarray, kind: int) -> Path:
 @pytest.mark.slow
 def test_robustness_with_a_data_set_through_vehicle(tmp_path: Path, solver: Path) -> None:
     """Each image by its own: what Vehicle says of all of them, and what we say without it."""
-    rng = np.random.default_rng(3)
+    rng = np.random.default_rng(8)  # two of four hold
     first = linear(rng.normal(size=(6, 2)).tolist(), rng.normal(size=6).tolist())
     last = linear(rng.normal(size=(3, 6)).tolist(), rng.normal(size=3).tolist())
     network = load(nn.Sequential(first, nn.ReLU(), last), input_shape=(2,))

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from qll.cli.options import parse_settings
-from qll.cli.solver import is_query
 from qll.cli.verify import scale_of
+from qll.exchange.recognition import is_query
 
 if TYPE_CHECKING:
     from qll.exchange.document import Document
@@ -115,7 +115,7 @@ def _logic(name: str) -> str | None:
 def _rule(document: Document, network: Path | None) -> str:
     """A closed rule of our own language: to be shown, attacked, trained on and repaired."""
     from qll.exchange.models import attach, files_of
-    from qll.verify.rules import rule_of
+    from qll.exchange.rules import rule_of
 
     if network is not None:  # which must be one that the query can be about
         attach(document, files_of(document, [str(network)]))

@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from qll.exchange.recognition import is_query
+
 if TYPE_CHECKING:
     from qll.exchange.document import Document
 
@@ -25,24 +27,6 @@ NAME = "qll"
 # Element types for which a verdict is sound: the standard asks for an error for all others.
 SOUND = ("real", "float32")
 NO_LIMIT = 1e9  # seconds
-SUFFIXES = (".vnnlib", ".vnnlib.gz")
-_OPENINGS = (b"(vnnlib-version", b"(declare-const", b"(declare-fun", b"(set-logic")
-
-
-def is_query(argument: str) -> bool:
-    """Whether the argument is a query and not a property of ours: by its name, or, since tools name
-    their files as they like, by how it begins."""
-    if argument.lower().endswith(SUFFIXES):
-        return True
-    if argument.startswith("-") or argument.endswith(".qll"):
-        return False
-    try:
-        with Path(argument).open("rb") as stream:
-            lines = (line.split(b";")[0].strip() for line in stream.read(1 << 16).splitlines())
-            first = next((line for line in lines if line), b"")
-    except (OSError, ValueError):
-        return False
-    return first.startswith(_OPENINGS)
 
 
 def query_arguments(arguments: Sequence[str]) -> list[str] | None:

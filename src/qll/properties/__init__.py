@@ -9,6 +9,7 @@ from typing import Any
 
 from qll.data.schema import Schema
 from qll.errors import InputError
+from qll.exchange.recognition import is_query
 from qll.formula.domain import Domain
 from qll.formula.nodes import ParameterDeclaration
 from qll.formula.parse import parse_specification
@@ -30,7 +31,7 @@ def load(
     schema: Schema | None = None,
     **parameters: float,
 ) -> Property:
-    """A shipped property by name, or any ``.qll`` file by path, with its parameters set.
+    """A shipped property by name, a ``.qll`` file or a VNN-LIB query by path; parameters are set.
 
     ``outputs`` is the network's number of outputs, or their names; ``inputs`` the shape of an
     input, or the names of the inputs. Without them the text and the network say it. The ``schema``
@@ -140,6 +141,11 @@ def _read(name_or_path: str | Path) -> tuple[str, str]:
     if str(name_or_path) in known:
         file = resources.files("qll.properties").joinpath(f"{name_or_path}.qll")
         return file.read_text(encoding="utf-8"), str(name_or_path)
+    if is_query(str(path)):
+        from qll.exchange.files import read
+        from qll.exchange.rules import rule_of
+
+        return rule_of(read(path)), path.name
     if path.suffix != ".qll" and not path.is_file():
         raise InputError(
             f"unknown property '{name_or_path}'",

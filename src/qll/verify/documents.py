@@ -16,18 +16,10 @@ from itertools import islice
 
 import numpy as np
 
-from qll.exchange.cases import Case, cases, require_bounds, substitute
-from qll.exchange.document import (
-    All,
-    Assertion,
-    Atom,
-    Document,
-    Some,
-    atoms,
-    hard_form,
-)
-from qll.exchange.rounding import Boxes, inexact_inputs, within
-from qll.formula.hard import Affine, HardForm, negated
+from qll.exchange.cases import Case
+from qll.exchange.document import All, Document
+from qll.exchange.parts import parts, surely, type_of
+from qll.exchange.rounding import inexact_inputs, within
 from qll.networks import Network
 from qll.verify.arithmetic import outputs_at
 from qll.verify.backend import BACKENDS, Budget
@@ -39,7 +31,6 @@ from qll.verify.verdict import Reason, Status, Verdict
 CHUNK = 16  # cases that share an attack
 QUICK = 1.0  # seconds for each of several cases, before any is worked on at length
 TIE_NOTE = "a point was found, but only where a comparison is a tie"
-FIXED_NOTE = "inputs fixed at decimals that no {0} has were taken as the nearest one"
 
 
 class Answer(StrEnum):
@@ -176,7 +167,7 @@ class _Decider:
     def holds(self, case: Case, point: Array) -> bool:
         """Exactly, with every number as the file has it and strict comparisons strict."""
         x = [Fraction(v) for v in point.tolist()]
-        for index, value in inexact_inputs(case, _type(self.arithmetic)).items():
+        for index, value in inexact_inputs(case, type_of(self.arithmetic)).items():
             x[index] = value
         for index in range(len(x)):
             low, high = case.side(index, "lower"), case.side(index, "upper")
@@ -194,22 +185,18 @@ class _Decider:
             ends = [
                 (Fraction(a), Fraction(b)) for a, b in zip(low_ends.tolist(), high_ends.tolist())
             ]
-            if _surely(node, x, ends):
+            if surely(node, x, ends):
                 return True
         if self.arithmetic == "float32":
             return False
         exact = [(v, v) for v in self.network.evaluate_exact(point)]
-        return _surely(node, x, exact)
+        return surely(node, x, exact)
 
 
 def queries(document: Document, network: Network) -> Iterator[Query]:
     """The document's cases as queries; it is satisfiable iff one of them is falsified, but for
     strict comparisons, which are closed here unless all of them are strict."""
     return (asked.query for asked in _questions(document, network, {}))
-
-
-def _type(arithmetic: str | None) -> type[np.floating]:
-    return np.float32 if arithmetic == "float32" else np.float64
 
 
 def _questions(
@@ -227,70 +214,3 @@ def _questions(
             arithmetic=arithmetic,
         )
         yield _Asked(part.case, query, part.closed)
-
-
-@dataclass(frozen=True, eq=False)
-class Part:
-    """One case in the terms of a query, whatever the network; ``closed`` as of `_Asked`."""
-
-    case: Case
-    lower: Array
-    upper: Array
-    condition: HardForm
-    constraints: tuple[Affine, ...]
-    tie_violates: bool
-    closed: bool
-
-
-def parts(
-    document: Document, notes: dict[str, None], arithmetic: str | None = None
-) -> Iterator[Part]:
-    kind = _type(arithmetic)
-    boxes: Boxes | None = None
-    for case in cases(document):
-        require_bounds(case)
-        boxes = boxes or Boxes(case)
-        known = inexact_inputs(case, kind)
-        condition: Assertion = case.condition
-        constraints: tuple[Assertion, ...] = case.constraints
-        if known:
-            notes[FIXED_NOTE.format(kind.__name__)] = None
-            condition = substitute(condition, known)
-            replaced = [substitute(c, known) for c in constraints]
-            if not all(_surely(c, [], []) for c in replaced if isinstance(c, Atom) and not c.terms):
-                continue  # no point of the region is left
-            constraints = tuple(c for c in replaced if not isinstance(c, Atom) or c.terms)
-        strict = [atom.strict for atom in atoms(condition)]
-        lower, upper = boxes.of(case)
-        for index, value in known.items():
-            lower[index] = upper[index] = float(kind(float(value)))
-        yield Part(
-            case,
-            lower,
-            upper,
-            hard_form(condition),
-            tuple(_at_most(c) for c in constraints),
-            tie_violates=not (strict and all(strict)),
-            closed=any(strict) and not all(strict),
-        )
-
-
-def _at_most(atom: Assertion) -> Affine:
-    form = negated(hard_form(atom))
-    if not isinstance(form, Affine):
-        raise TypeError("a constraint is one comparison")
-    return form
-
-
-def _surely(node: Assertion, x: list[Fraction], y: list[tuple[Fraction, Fraction]]) -> bool:
-    """Whether the assertion holds for all outputs between the ends."""
-    match node:
-        case Atom(terms, constant, strict):
-            total = constant
-            for (source, index), c in terms:
-                total += c * (x[index] if source == "x" else y[index][0 if c > 0 else 1])
-            return total > 0 if strict else total >= 0
-        case All(parts):
-            return all(_surely(part, x, y) for part in parts)
-        case Some(parts):
-            return any(_surely(part, x, y) for part in parts)

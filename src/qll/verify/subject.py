@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import io
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
 
+from qll.exchange.rules import text_of
 from qll.files import write_atomically, write_error
-from qll.formula.hard import Affine, HardForm, Max, Slot
 from qll.formula.parse import parse_specification
 from qll.formula.question import canonical
 from qll.networks import Network
@@ -57,40 +55,6 @@ def explicit(query: Query) -> Subject:
         region += [f"integer({', '.join(whole)})"] if whole else []
     text = f"forall x in {' and '.join(region)}:\n  {text_of(query.condition)}\n"
     return Subject(canonical(parse_specification(text)), None, query.lower)
-
-
-def text_of(form: HardForm, named: Callable[[Slot], str] | None = None) -> str:
-    """That the form is <= 0, in the language."""
-    if isinstance(form, Affine):
-        # Times a positive integer it says the same, and sums of floats are exact.
-        numbers = [c for _, c in form.terms] + [Fraction(form.constant)]
-        scale = math.lcm(*(c.denominator >> _twos(c.denominator) for c in numbers))
-        terms = [("*" + (named or _entry)(slot), c) for slot, c in form.terms]
-        parts = [
-            f"{v!r}{name}" for name, c in [*terms, ("", numbers[-1])] for v in _floats(c * scale)
-        ]
-        return f"{' + '.join(parts) or '0'} <= 0"
-    if not form.parts:
-        return "top" if isinstance(form, Max) else "bottom"
-    sign = " and " if isinstance(form, Max) else " or "
-    return sign.join(f"({text_of(part, named)})" for part in form.parts)
-
-
-def _entry(slot: Slot) -> str:
-    return f"{slot[0]}[{slot[1]}]"
-
-
-def _twos(value: int) -> int:
-    return (value & -value).bit_length() - 1
-
-
-def _floats(value: Fraction) -> list[float]:
-    """Floats whose sum is a dyadic fraction."""
-    found = []
-    while value:
-        found.append(float(value))
-        value -= Fraction(found[-1])
-    return found
 
 
 def short(values: Array | None, shape: tuple[int, ...]) -> tuple[float, ...] | None:

@@ -2,29 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from fractions import Fraction
 from itertools import islice
 
 import numpy as np
 
 from qll.errors import InputError
 from qll.exchange.document import Document
-from qll.formula.hard import Affine, Slot
+from qll.exchange.parts import Array, Part, parts
+from qll.exchange.rounding import outward
+from qll.formula.hard import Affine, HardForm, Max, Slot, affine
 from qll.formula.parse import parse_specification
 from qll.formula.question import canonical
-from qll.verify.condition import Array
-from qll.verify.documents import Part, parts
-from qll.verify.subject import text_of
 
 MOST_CASES = 64
 POINTS = (("x", "y"), ("x2", "y2"))
 
 
 def rule_of(document: Document) -> str:
-    """Of one network the rule is about x, of two about x and x2. Of several cases the region is
-    their common box, and each is a premise: its own box and constraints."""
+    """Its text. Of one network the rule is about x, of two about x and x2. Of several cases the
+    region is their common box, and each is a premise: its own box and constraints."""
     sizes = _sizes(document)
-    found = list(islice(parts(document, {}), MOST_CASES + 1))
+    found = list(map(_rounded, islice(parts(document, {}), MOST_CASES + 1)))
     if not 0 < len(found) <= MOST_CASES:
         raise InputError(
             "the query does not become one rule",
@@ -45,9 +47,33 @@ def rule_of(document: Document) -> str:
         ends = (", ".join(repr(float(v)) for v in names.inputs(k, end)) for end in (lower, upper))
         said = [text_of(c, names) for c in common if names.last_point(c) == k]
         box = "box([{}], [{}])".format(*ends)
-        regions.append(f"{name} in " + " and ".join([box, *(f"{text}" for text in said)]))
+        regions.append(f"{name} in " + " and ".join([box, *said]))
     text = f"forall {', '.join(regions)}:\n  {body}\n"
     return canonical(parse_specification(text))
+
+
+def _rounded(part: Part) -> Part:
+    """Thresholds that no float64 equals, to the next one on the side of a stricter rule: decimals
+    would be multiplied away by huge numbers, which a soft reading counts in."""
+
+    def strict(form: HardForm) -> HardForm:
+        if not isinstance(form, Affine):
+            return type(form)(tuple(strict(inner) for inner in form.parts))
+        return _near(form, "upper")
+
+    constraints = tuple(_near(c, "lower") for c in part.constraints)
+    return replace(part, condition=strict(part.condition), constraints=constraints)
+
+
+def _near(form: Affine, side: str) -> Affine:
+    if not isinstance(form.constant, Fraction) or any(_is_odd(c) for _, c in form.terms):
+        return form
+    return affine(form.terms, Fraction(outward(form.constant, side)))
+
+
+def _is_odd(value: Fraction) -> bool:
+    """Whether no float equals it, however long."""
+    return value.denominator & (value.denominator - 1) != 0
 
 
 def _sizes(document: Document) -> tuple[int, int]:
@@ -93,3 +119,40 @@ def _premised(part: Part, lower: Array, upper: Array, names: _Names) -> str:
     ]
     premise = " and ".join([*ends, *(f"({text_of(c, names)})" for c in part.constraints)]) or "top"
     return f"(({premise}) -> ({text_of(part.condition, names)}))"
+
+
+# --- forms as text ---
+
+
+def text_of(form: HardForm, named: Callable[[Slot], str] | None = None) -> str:
+    """That the form is <= 0, in the language."""
+    if isinstance(form, Affine):
+        # Times a positive integer it says the same, and sums of floats are exact.
+        numbers = [c for _, c in form.terms] + [Fraction(form.constant)]
+        scale = math.lcm(*(c.denominator >> _twos(c.denominator) for c in numbers))
+        terms = [("*" + (named or _entry)(slot), c) for slot, c in form.terms]
+        parts = [
+            f"{v!r}{name}" for name, c in [*terms, ("", numbers[-1])] for v in _floats(c * scale)
+        ]
+        return f"{' + '.join(parts) or '0'} <= 0"
+    if not form.parts:
+        return "top" if isinstance(form, Max) else "bottom"
+    sign = " and " if isinstance(form, Max) else " or "
+    return sign.join(f"({text_of(part, named)})" for part in form.parts)
+
+
+def _entry(slot: Slot) -> str:
+    return f"{slot[0]}[{slot[1]}]"
+
+
+def _twos(value: int) -> int:
+    return (value & -value).bit_length() - 1
+
+
+def _floats(value: Fraction) -> list[float]:
+    """Floats whose sum is a dyadic fraction."""
+    found = []
+    while value:
+        found.append(float(value))
+        value -= Fraction(found[-1])
+    return found
