@@ -162,7 +162,18 @@ class False_:
     @cached_property
     def entries(self) -> Vector:
         """The witness as all entries of x, and of x2."""
-        return [self.witness[k] for k in self.read.asked.ties.home]
+        asked = self.read.asked
+        if asked.image is None:
+            return [self.witness[k] for k in asked.ties.home]
+        return [
+            sum((c * self.witness[k] for (_, k), c in row.terms), Fraction(row.constant))
+            for row in asked.image
+        ]
+
+    @cached_property
+    def stored(self) -> Vector:
+        """The witness as a certificate holds it."""
+        return self.entries if self.read.asked.image is None else self.witness
 
     @property
     def neurons(self) -> int:
@@ -402,6 +413,41 @@ def rising_claim(rng: Any) -> False_ | None:
     text = canonical(parse_specification(f"{region}: y2[0] >= y[0]"))
     ends = [np.append(side, side[0]) for side in (lower, upper)]
     return False_(layers, text, np.zeros(inputs), *ends, worst[1])
+
+
+def image_claim(rng: Any) -> False_ | None:
+    """Of inputs that a few parameters move; false at some of them. A box beside the map leaves the
+    witness in."""
+    layers = random_layers(rng)
+    inputs, count = len(layers[0][0][0]), int(rng.integers(1, 4))
+    x0 = rng.integers(-8, 9, inputs) / 4
+    ways = rng.integers(-4, 5, (count, inputs)) / 4
+    lower = rng.integers(-4, 1, count) / 4
+    upper = lower + rng.integers(1, 5, count) / 4
+    found = []
+    for v in points_of(lower, upper, rng):
+        x = [
+            Fraction(float(a)) + sum(s * Fraction(float(d)) for s, d in zip(v, way, strict=True))
+            for a, way in zip(x0, ways.T, strict=True)
+        ]
+        found.append((evaluate(layers, x)[0], v, x))
+    value, v, x = max(found, key=lambda each: each[0])
+    tie = bool(rng.random() < 0.3)
+    least, violated = threshold(value, float(rng.choice(GAPS)), tie)
+    if not violated:
+        return None
+    smalls = [f"t{k} in [{a!r}, {b!r}]" for k, (a, b) in
+              enumerate(zip(lower.tolist(), upper.tolist(), strict=True))]  # fmt: skip
+    body = " + ".join(f"t{k}*{way.tolist()}" for k, way in enumerate(ways))
+    beside = ""
+    if rng.random() < 0.3:
+        beside = f" and x[0] <= {-below(-x[0])!r}"
+    text = canonical(
+        parse_specification(
+            f"forall {', '.join(smalls)}, x = x0 + {body}{beside}: y[0] <= {least!r}"
+        )
+    )
+    return False_(layers, text, x0, lower, upper, v, tie)
 
 
 def large_claim(rng: Any) -> False_ | None:

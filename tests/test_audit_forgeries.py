@@ -27,6 +27,7 @@ from forgery_claims import (
     curved_claim,
     evaluate,
     false_claim,
+    image_claim,
     integer_claim,
     large_claim,
     largest,
@@ -44,6 +45,9 @@ from qll.audit.layout import ALWAYS, BOUND, EMPTY, SPLIT
 
 PACKAGE = Path(qll.__file__).parent / "audit"
 QUICK, ASKED = 300, os.environ.get("QLL_FORGERIES")  # make fuzz asks for new ones
+
+
+REGION_CLAIMS = (integer_claim, pair_claim, rising_claim, image_claim)
 
 
 def assert_none_confirmed(make: Any, seed: int, count: int) -> Counter[str]:
@@ -64,6 +68,13 @@ def test_forged_witnesses_are_not_confirmed() -> None:
     assert_none_confirmed(forged_witnesses, 0, 120)
 
 
+def test_forged_proofs_about_images_are_not_confirmed() -> None:
+    def make(seed: int) -> Any:
+        return forgeries(seed, make=lambda rng: checked(image_claim(rng)))
+
+    assert_none_confirmed(make, 4, QUICK // 2)
+
+
 @pytest.mark.slow
 def test_ten_thousand_forged_proofs_are_not_confirmed() -> None:
     """With ``-s`` it says how many of each kind."""
@@ -78,9 +89,13 @@ def test_the_claims_are_false_beyond_doubt() -> None:
     rng = np.random.default_rng(5)
     found = [claim for claim in (false_claim(rng) for _ in range(150)) if claim is not None]
     assert len(found) > 60
+    for make in REGION_CLAIMS:
+        more = [claim for claim in (checked(make(rng)) for _ in range(30)) if claim is not None]
+        assert len(more) > 10, make
+        found += more
     assert any(claim.tie_violates for claim in found)
     for claim in found:
-        ends = zip(claim.lower, claim.witness, claim.upper, strict=True)
+        ends = zip(claim.lower, claim.witness, claim.upper, strict=True)  # of the variables
         assert all(Fraction(float(a)) <= x <= Fraction(float(b)) for a, x, b in ends)
         size = len(claim.x0)
         points = [claim.entries[at : at + size] for at in range(0, len(claim.entries), size)]
@@ -88,7 +103,7 @@ def test_the_claims_are_false_beyond_doubt() -> None:
         if claim.network.is_exact:
             assert y == claim.network.exact(claim.witness)
         if all(float(x) == x for x in claim.witness):  # then the checker can say so itself
-            arrays = {"x0": claim.x0, "witness": np.array([float(x) for x in claim.entries])}
+            arrays = {"x0": claim.x0, "witness": np.array([float(x) for x in claim.stored])}
             header = {**claim.header, "verdict": "falsified"}
             answer = audit(seal(header, arrays), claim.model)
             assert answer.confirmed, (answer, claim.text)
@@ -274,6 +289,10 @@ HOLES: dict[str, list[Change]] = {
     "a second point that is the first": [
         ("product.py", "home[number * inputs :]", "home"),
     ],
+    "a map without its constants": [
+        ("product.py", "[form.constant for form in image]", "[0 for _ in image]"),
+    ],
+    "a map that is turned": [("product.py", "((row, k), c)", "((row, k), abs(c))")],
     "a tie that counts": [
         ("claim.py", "return value >= 0 if self.tie_violates else value > 0", "return value >= 0"),
     ],
@@ -300,6 +319,7 @@ HINTS: dict[str, str] = {
     "slopes of one direction": "slopes",
     "steps of any length with a constant": "slopes",
     "a second point that is the first": "several boxes",
+    "a map without its constants": "several boxes", "a map that is turned": "several boxes",
 }  # fmt: skip
 
 
@@ -311,7 +331,8 @@ MAKERS = {
     "halves between integers": plain_claim, "slopes at one end": rising_claim,
     "slopes of one direction": pair_claim,     "steps of any length with a constant": pair_claim,
     "inputs in a combination": plain_claim, "no slack for rounding": large_claim,
-    "slopes beyond 1": plain_claim,
+    "slopes beyond 1": plain_claim, "a map without its constants": image_claim,
+    "a map that is turned": image_claim,
 }  # fmt: skip
 
 

@@ -15,13 +15,18 @@ from qll.attacks.problem import Points, Problem
 from qll.kernels.schedule import RHO, Schedule
 from qll.kernels.starts import run_keys, uniform_numbers
 from qll.regions import Region
+from qll.regions.parameters import Parameters
 
 
 def ascend(problem: Problem, schedule: Schedule, runs: int) -> Points:
-    """The point of largest loss of ``runs`` random starts, for each sample."""
+    """The point of largest loss of ``runs`` random starts, for each sample; of a map in several
+    cases every case has a start of its own."""
+    frames = (problem.region.frame, problem.region.frame2)
+    runs = max(runs, *(1 if frame is None else len(frame.least) for frame in frames))
     region = _stack(problem.region, runs)
-    widths = _widths(problem, runs)
-    state = _State.start(problem, region, runs)
+    space = Parameters(region) if region.is_image else Plain(region)
+    widths = _widths(problem, space, runs)
+    state = _State.start(problem, space, runs)
     best = state.points
     best_grads = state.grads
     best_values = state.values
@@ -34,8 +39,8 @@ def ascend(problem: Problem, schedule: Schedule, runs: int) -> Points:
     before, here, grads = state.points, state.points, state.grads
     for k, window in enumerate(schedule.windows):
         alpha = schedule.alpha if k > 0 else 1.0
-        after = _step(region, here, before, grads, widths, size, alpha)
-        values, grads = _evaluate(problem, after, runs, gradient=k + 1 < schedule.steps)
+        after = _step(space, here, before, grads, widths, size, alpha)
+        values, grads = _evaluate(problem, space, after, runs, gradient=k + 1 < schedule.steps)
         before, here = here, after
         better = values > best_values
         best = _choose(better, here, best)
@@ -53,7 +58,23 @@ def ascend(problem: Problem, schedule: Schedule, runs: int) -> Points:
             last = torch.where(reduced, best_values, last)
             checked = best_values
             rises = torch.zeros_like(rises)
-    return _best_run(best, best_values, runs)
+    return _best_run(space.expand(best), best_values, runs)
+
+
+@dataclass(frozen=True)
+class Plain:
+    """The space of a search where points are moved themselves."""
+
+    region: Region
+
+    def expand(self, held: Points) -> Points:
+        return held
+
+    def project(self, held: Points) -> Points:
+        return self.region.project(held)
+
+
+Space = Plain | Parameters
 
 
 @dataclass
@@ -63,20 +84,20 @@ class _State:
     grads: Points
 
     @classmethod
-    def start(cls, problem: Problem, region: Region, runs: int) -> _State:
-        points = region.project(_starts(problem, runs))
-        values, grads = _evaluate(problem, points, runs, gradient=True)
+    def start(cls, problem: Problem, space: Space, runs: int) -> _State:
+        points = space.project(_starts(problem, space, runs))
+        values, grads = _evaluate(problem, space, points, runs, gradient=True)
         return cls(points, values, grads)
 
 
 def _evaluate(
-    problem: Problem, points: Points, runs: int, *, gradient: bool
+    problem: Problem, space: Space, points: Points, runs: int, *, gradient: bool
 ) -> tuple[Tensor, Points]:
     if not gradient:
-        return problem.loss(points, repeats=runs).detach(), points
+        return problem.loss(space.expand(points), repeats=runs).detach(), points
     with torch.enable_grad():
         leaves = {name: t.detach().requires_grad_(True) for name, t in points.items()}
-        losses = problem.loss(leaves, repeats=runs)
+        losses = problem.loss(space.expand(leaves), repeats=runs)
         if not losses.requires_grad:  # every sample's formula is constant
             return losses.detach(), {name: torch.zeros_like(t) for name, t in points.items()}
         found = torch.autograd.grad(losses.sum(), list(leaves.values()), allow_unused=True)
@@ -88,7 +109,7 @@ def _evaluate(
 
 
 def _step(
-    region: Region,
+    space: Space,
     here: Points,
     before: Points,
     grads: Points,
@@ -96,7 +117,7 @@ def _step(
     size: Tensor,
     alpha: float,
 ) -> Points:
-    aim = region.project(
+    aim = space.project(
         {
             name: point + widths[name] * _by_sample(size, point) * torch.sign(grads[name])
             for name, point in here.items()
@@ -104,7 +125,7 @@ def _step(
     )
     if alpha == 1.0:
         return aim
-    return region.project(
+    return space.project(
         {
             name: point + alpha * (aim[name] - point) + (1 - alpha) * (point - before[name])
             for name, point in here.items()
@@ -112,8 +133,9 @@ def _step(
     )
 
 
-def _starts(problem: Problem, runs: int) -> Points:
-    """Uniform in the box before the valid range cuts it, as the compiled attack has them."""
+def _starts(problem: Problem, space: Space, runs: int) -> Points:
+    """Uniform in the box before the valid range cuts it, as the compiled attack has them; of a map
+    uniform in its parameters."""
     box = problem.box
     samples = problem.samples
     numbers = _uniform(problem.seed, runs * samples, box.lower)
@@ -128,6 +150,12 @@ def _starts(problem: Problem, runs: int) -> Points:
             width = torch.as_tensor(2 * region.radius2).to(low).expand_as(low)
         # Another stream than that of x.
         points["x2"] = low + _uniform(problem.seed + (1 << 62), runs * samples, low) * width
+    if isinstance(space, Parameters):
+        for number, (name, frame) in enumerate(space.frames.items()):
+            like = box.lower.new_empty(1, frame.count)
+            seed = problem.seed + (number << 62)
+            numbers = _uniform(seed, runs * samples, like)
+            points[name] = frame.start(numbers, torch.arange(len(numbers)) // samples)
     return points
 
 
@@ -137,7 +165,7 @@ def _uniform(seed: int, runs: int, like: Tensor) -> Tensor:
     return torch.from_numpy(numbers).to(like).reshape(runs, *like.shape[1:])
 
 
-def _widths(problem: Problem, runs: int) -> dict[str, Tensor]:
+def _widths(problem: Problem, space: Space, runs: int) -> dict[str, Tensor]:
     widths = {"x": problem.box.width}
     region = problem.region
     if region.lower2 is not None and region.upper2 is not None:
@@ -145,7 +173,10 @@ def _widths(problem: Problem, runs: int) -> dict[str, Tensor]:
         if region.radius2 is not None:
             whole = torch.minimum(whole, torch.as_tensor(2 * region.radius2).to(whole))
         widths["x2"] = whole
-    return {name: _repeated(width, runs) for name, width in widths.items()}
+    found = {name: _repeated(width, runs) for name, width in widths.items()}
+    if isinstance(space, Parameters):
+        found.update({name: space.widths(name) for name in space.frames})
+    return found
 
 
 def _stack(region: Region, runs: int) -> Region:

@@ -192,7 +192,7 @@ def check_count(value: int, name: str, least: int) -> None:
 
 
 def _same(a: Region, b: Region) -> bool:
-    plain = not (a.constraints or b.constraints or a.relates_two_points or b.relates_two_points)
+    plain = not any(r.constraints or r.relates_two_points or r.is_image for r in (a, b))
     return plain and torch.equal(a.lower, b.lower) and torch.equal(a.upper, b.upper)
 
 

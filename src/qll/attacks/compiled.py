@@ -82,7 +82,7 @@ def compile_search(problem: Problem) -> Search | str:
 
 def _refusal(problem: Problem) -> str | None:
     region = problem.region
-    if region.constraints or region.relates_two_points or region.groups:
+    if region.constraints or region.relates_two_points or region.groups or region.is_image:
         return "a region that is not a box"
     if problem.prop.sources - {"y", "y0"}:
         return "a formula that speaks of inputs"

@@ -18,7 +18,7 @@ from qll.formula.rewrite import Grounder, Shape
 from qll.logics.base import Logic
 from qll.property import Property
 from qll.regions import Region
-from qll.regions.region import least_radius, radius_of
+from qll.regions.sides import least_radius, radius_of
 
 Engine = Literal["auto", "compiled", "autograd"]
 ENGINES: tuple[Engine, ...] = ("auto", "compiled", "autograd")
@@ -148,7 +148,7 @@ def search_box(prop: Property, region: Region, *, own: bool) -> SearchBox:
     """The box of ``x``; ``own``: the region is the property's own around ``x0``, not a part of it.
     The valid range is kept apart where it is a pair of numbers around a ball."""
     whole = SearchBox(region.lower, region.upper, (-math.inf, math.inf))
-    if not own or region.folded:
+    if not own or region.folded or region.is_image:
         return whole
     shape = tuple(region.x0.shape[1:])
     grounder = Grounder(prop.specification, prop.values, Shape(1, shape))

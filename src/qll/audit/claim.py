@@ -19,7 +19,7 @@ from qll.audit.exact import affine
 from qll.audit.float32 import Errors, beyond
 from qll.audit.layout import Header, digest
 from qll.audit.network import Array, Network, require
-from qll.audit.product import product
+from qll.audit.product import moved, product
 from qll.audit.slope import Pair
 from qll.formula.asked import ask
 from qll.formula.hard import Affine, HardForm, Max, compares_outputs, is_usable, negated, sources
@@ -45,6 +45,8 @@ class Claim:
         given = "y0" in sources(Max((form, *constraints)))
         single = header.arithmetic == "float32"
         require(not (given and single), "outputs at the data point, in float32")
+        plain = all(place.move is None for place in asked.places)
+        require(plain or not single, "the image of an affine map, in float32")
         x, outputs = x0.tolist(), network.widths[-1]
         values = {"x0": x, "y0": network.exact(x) if given else []}
         require(_exists(Max((form, *constraints)), inputs, outputs), "an entry does not exist")
@@ -56,9 +58,13 @@ class Claim:
         if alone and network.logits is not None and compares_outputs(found.form):
             network = network.logits  # y[i] > y[j] iff this holds of the logits
         self.network = network
-        if found.points > 1 or not found.ties.is_trivial:
-            self.network = product([network] * found.points, found.ties.home, found.ties.count)
-        self.pair = Pair(network, found.ties.home) if found.points == 2 else None
+        runs, count = [network] * found.points, found.ties.count
+        if found.image is not None:
+            self.network = moved(runs, found.image, count)
+        elif found.points > 1 or not found.ties.is_trivial:
+            self.network = product(runs, found.ties.home, count)
+        is_pair = found.points == 2 and found.image is None
+        self.pair = Pair(network, found.ties.home) if is_pair else None
         self.integers = np.zeros(found.ties.count, bool)
         self.integers[:] = found.integers or False
         tie = header.tie_violates

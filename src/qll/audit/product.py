@@ -6,8 +6,25 @@ neurons of the first run come first, then those of the second.
 
 from __future__ import annotations
 
-from qll.audit.exact import ONE, Affine
+from typing import Any
+
+from qll.audit.exact import ONE, Affine, affine, identity
 from qll.audit.network import Network
+
+
+def moved(networks: list[Network], image: Any, variables: int) -> Network:
+    """``networks`` at entries that are affine in the variables: ``image`` holds a function of
+    ``("x", variable)`` (`qll.formula.hard.Affine`) for each of them, x first, then x2."""
+    entries = len(image)
+    whole = networks[0]
+    if len(networks) > 1:
+        whole = product(networks, tuple(range(entries)), entries)
+    terms = [((row, k), c) for row, form in enumerate(image) for (_, k), c in form.terms]
+    constants = [form.constant for form in image]
+    first = affine([place for place, _ in terms], [c for _, c in terms], constants)
+    # Neurons keep their places in the state, after the variables in place of the entries.
+    state = first.joined(identity(variables, sum(whole.widths[1:-1])))
+    return Network((variables,), tuple(layer.after(state) for layer in whole.maps), whole.curves)
 
 
 def product(networks: list[Network], home: tuple[int, ...], variables: int) -> Network:

@@ -14,7 +14,7 @@ from qll.errors import InputError
 from qll.exchange.document import Document
 from qll.exchange.parts import Array, Part, parts
 from qll.exchange.rounding import outward
-from qll.formula.hard import Affine, HardForm, Max, Slot, affine
+from qll.formula.hard import Affine, HardForm, Max, Slot, affine, odd_part, summands
 from qll.formula.parse import parse_specification
 from qll.formula.question import canonical
 
@@ -129,10 +129,10 @@ def text_of(form: HardForm, named: Callable[[Slot], str] | None = None) -> str:
     if isinstance(form, Affine):
         # Times a positive integer it says the same, and sums of floats are exact.
         numbers = [c for _, c in form.terms] + [Fraction(form.constant)]
-        scale = math.lcm(*(c.denominator >> _twos(c.denominator) for c in numbers))
+        scale = math.lcm(*(odd_part(c.denominator) for c in numbers))
         terms = [("*" + (named or _entry)(slot), c) for slot, c in form.terms]
         parts = [
-            f"{v!r}{name}" for name, c in [*terms, ("", numbers[-1])] for v in _floats(c * scale)
+            f"{v!r}{name}" for name, c in [*terms, ("", numbers[-1])] for v in summands(c * scale)
         ]
         return f"{' + '.join(parts) or '0'} <= 0"
     if not form.parts:
@@ -143,16 +143,3 @@ def text_of(form: HardForm, named: Callable[[Slot], str] | None = None) -> str:
 
 def _entry(slot: Slot) -> str:
     return f"{slot[0]}[{slot[1]}]"
-
-
-def _twos(value: int) -> int:
-    return (value & -value).bit_length() - 1
-
-
-def _floats(value: Fraction) -> list[float]:
-    """Floats whose sum is a dyadic fraction."""
-    found = []
-    while value:
-        found.append(float(value))
-        value -= Fraction(found[-1])
-    return found

@@ -15,7 +15,18 @@ from typing import Any
 
 from qll.errors import InputError
 from qll.formula.hard import ONE, VIOLATED, Affine, HardForm, Slot, affine
-from qll.formula.normal import MOST_CASES, Folded, Ties, cases, fold, rename, substitute, tie
+from qll.formula.moves import rows_of
+from qll.formula.normal import (
+    MOST_CASES,
+    Folded,
+    Ties,
+    cases,
+    fold,
+    rename,
+    substitute,
+    through,
+    tie,
+)
 from qll.formula.question import Place, Question
 
 
@@ -33,6 +44,10 @@ class Asked:
     constraints: tuple[Affine, ...]
     choices: tuple[tuple[Affine, ...], ...]
     form: HardForm
+    # Entries of x, then of x2, as functions of the variables, where they are no variables
+    # themselves; and what the variables are called.
+    image: tuple[Affine, ...] | None = None
+    names: tuple[str, ...] = ()
 
     def folded(self, *, tie_violates: bool = False) -> list[Folded]:
         """A box for each case that can have a violation, in order."""
@@ -50,6 +65,8 @@ def ask(
     question: Question, inputs: int, outputs: int, values: Mapping[str, Sequence[Any]]
 ) -> Asked:
     """``values`` are those of x0 and, where it is spoken of, y0, at the data point."""
+    if any(place.move is not None for place in question.places):
+        return _ask_image(question, inputs, outputs, values)
     points = len(question.places)
     given = [_substituted(c, values) for c in question.constraints]
     groups = question.groups
@@ -65,9 +82,7 @@ def ask(
             home = ties.home[point * inputs + k]
             lower[home], upper[home] = max(lower[home], lows[k]), min(upper[home], highs[k])
     # A comparison may be all that bounds an input.
-    cut = fold(lower, upper, VIOLATED, constraints)
-    if not cut.is_empty:
-        lower, upper = cut.lower, cut.upper
+    lower, upper = _bounded(lower, upper, constraints)
     integers = None
     if question.integers:
         whole = {ties.home[_entry(slot, inputs)] for slot in question.integers}
@@ -125,10 +140,12 @@ def _choices(
     groups: tuple[tuple[Slot, ...], ...],
     ties: Ties,
     inputs: int,
+    moves: Sequence[Sequence[Mapping[int, float]]] = (),
 ) -> tuple[tuple[Affine, ...], ...]:
-    """Constraints for each choice of values of inputs that have gaps between them, and of the
-    entry of each group that is 1. Groups of tied entries must agree: the others are empty."""
-    count = math.prod(len(allowed) for _, allowed in values)
+    """Constraints for each choice of values of inputs that have gaps between them, of the entry of
+    each group that is 1, and of variables that a move fixes. Groups of tied entries must agree: the
+    others are empty."""
+    count = math.prod([len(allowed) for _, allowed in values] + [len(each) for each in moves])
     if count > MOST_CASES:
         raise InputError(
             "inputs with values that have gaps between them have too many combinations",
@@ -138,6 +155,7 @@ def _choices(
         )
     fixed = [[{slot: v} for v in allowed] for slot, allowed in values]
     fixed += [[{s: float(s == hot) for s in group} for hot in group] for group in groups]
+    fixed += [[{("x", k): v for k, v in each.items()} for each in move] for move in moves]
     found: dict[tuple[tuple[int, float], ...], tuple[Affine, ...]] = {}
     for chosen in itertools.product(*fixed):
         held: dict[int, set[float]] = {}
@@ -150,3 +168,84 @@ def _choices(
         sides += [affine([(("x", k), -ONE)], v) for k, v in numbers.items()]
         found[tuple((k, float(v)) for k, v in numbers.items())] = tuple(sides)
     return tuple(found.values())
+
+
+# --- images of a few parameters ---
+
+
+def _ask_image(
+    question: Question, inputs: int, outputs: int, values: Mapping[str, Sequence[Any]]
+) -> Asked:
+    """Variables are the parameters that move, and the entries of a point that no map gives."""
+    rows: dict[str, list[Affine]] = {}
+    lower: list[float] = []
+    upper: list[float] = []
+    names: list[str] = []
+    constraints: list[Affine] = []
+    fixed: list[list[dict[int, float]]] = []
+    for point, place in zip(("x", "x2"), question.places, strict=False):
+        lows, highs = ends(place, values["x0"])
+        first = len(lower)
+        if place.move is None:
+            rows[point] = [affine([(("x", first + k), ONE)]) for k in range(inputs)]
+            lower, upper = lower + lows, upper + highs
+            names += [f"{point}[{k}]" for k in range(inputs)]
+            continue
+        rows[point] = rows_of(place.move, values["x0"], first, rows.get("x", ()))
+        lower += [low for _, low, _ in place.move.smalls]
+        upper += [high for _, _, high in place.move.smalls]
+        names += [name for name, _, _ in place.move.smalls]
+        fixed.append([{first + k: v for k, v in each} for each in place.move.choices])
+        for row, low, high in zip(rows[point], lows, highs, strict=True):
+            constraints += _between(row, low, high)
+    for constraint in question.constraints:
+        moved = through(_substituted(constraint, values), rows)
+        if not isinstance(moved, Affine):
+            raise TypeError("a constraint became something else")
+        constraints.append(moved)
+    ties = Ties(tuple(range(len(lower))), len(lower))
+    lower, upper = _bounded(lower, upper, constraints)
+    kept = [c for c in constraints if _matters(c, lower, upper)]
+
+    def variable(slot: Slot) -> Slot:
+        return rows[slot[0]][slot[1]].terms[0][0]
+
+    integers = None
+    if question.integers:
+        whole = {variable(slot)[1] for slot in question.integers}
+        integers = [k in whole for k in range(ties.count)]
+    held = tuple((variable(slot), allowed) for slot, allowed in question.values)
+    groups = tuple(tuple(map(variable, group)) for group in question.groups)
+    choices = _choices(held, groups, ties, ties.count, fixed)
+    outside = {"y2": [affine([(("y", outputs + k), ONE)]) for k in range(outputs)]}
+    form = through(substitute(question.form, values), {**rows, **outside})
+    image = tuple(row for point in rows.values() for row in point)
+    return Asked(len(question.places), ties, lower, upper, integers, tuple(kept), choices, form,
+                 image, tuple(names))  # fmt: skip
+
+
+def _between(row: Affine, low: float, high: float) -> list[Affine]:
+    found = []
+    if high < math.inf:
+        found.append(affine(row.terms, Fraction(row.constant) - Fraction(high)))
+    if low > -math.inf:
+        turned = [(slot, -c) for slot, c in row.terms]
+        found.append(affine(turned, Fraction(low) - Fraction(row.constant)))
+    return found
+
+
+def _matters(constraint: Affine, lower: Sequence[float], upper: Sequence[float]) -> bool:
+    """Whether some point of the box breaks it."""
+    if not all(math.isfinite(lower[k]) and math.isfinite(upper[k]) for (_, k), _ in
+               constraint.terms):  # fmt: skip
+        return True
+    ends = [(c, upper[k] if c > 0 else lower[k]) for (_, k), c in constraint.terms]
+    return Fraction(constraint.constant) + sum(c * Fraction(end) for c, end in ends) > 0
+
+
+def _bounded(
+    lower: list[float], upper: list[float], constraints: Sequence[Affine]
+) -> tuple[list[float], list[float]]:
+    """Ends for variables that have none, where a constraint gives them some: rounded outward."""
+    cut = fold(lower, upper, VIOLATED, constraints)
+    return (lower, upper) if cut.is_empty else (cut.lower, cut.upper)

@@ -8,6 +8,7 @@ from typing import Any
 
 from qll.errors import FormulaError
 from qll.formula.fold import walk
+from qll.formula.moves import check_image
 from qll.formula.nodes import (
     Ball,
     Box,
@@ -24,6 +25,7 @@ from qll.formula.nodes import (
     Specification,
     Whole,
 )
+from qll.formula.vectors import Image, Listed, Perturbed, walk_vector
 
 
 def place(span: object) -> str | None:
@@ -96,12 +98,51 @@ class Regions:
                             )
                     case Linear(formula):
                         self._linear(formula, part, bound)
+                    case Image() | Perturbed():
+                        self._image(part, binder)
                     case Whole(_, entries) | OneHot(entries):
                         self._own(part, binder, entries)
                     case Member(entry, values):
                         self._own(part, binder, (entry,))
                         for value in values:
                             self._constant(value, "a value of an input", part)
+
+    def _image(self, part: Image | Perturbed, binder: PointBinder) -> None:
+        others = [p for p in binder.parts if p is not part]
+        for other in others:
+            if isinstance(other, Image | Perturbed):
+                raise error_at(
+                    f"{binder.point} is the image of two maps",
+                    "one map with several parameters",
+                    "two maps",
+                    "write one: b in [-0.1, 0.1], c in [-0.2, 0.2], x = x0 + c*(x0 - mean(x0)) + b",
+                    other,
+                )
+            if isinstance(other, Whole | OneHot | Member):
+                raise error_at(
+                    f"{binder.point} is the image of real parameters, and has whole numbers",
+                    "balls, boxes and linear constraints beside the map",
+                    "integer, one_hot or a set of values",
+                    "leave it out, or bound the inputs by a box",
+                    other,
+                )
+        if isinstance(part, Perturbed):
+            self._constant(part.amount, f"the amount of {part.kind}", part)
+            wanted = ("x0",) if part.kind != "brightness" else ("x0", "x")
+            if part.centre not in wanted or part.centre == binder.point:
+                raise error_at(
+                    f"this {part.kind} is of the wrong point",
+                    " or ".join(f"{part.kind}({c}, ...)" for c in wanted if c != binder.point),
+                    f"{part.kind}({part.centre}, ...) for {binder.point}",
+                    f"use {part.kind}(x0, ...): of a point that moves only the brightness is "
+                    "affine",
+                    part,
+                )
+            return
+        check_image(part, binder.point, lambda value, what: self._constant(value, what, part))
+        for node in walk_vector(part.body):
+            for index in node.at if isinstance(node, Listed) else ():
+                self.walk(Entry("x0", (index,), span=index.span), {}, True)
 
     def _own(self, part: Any, binder: PointBinder, entries: tuple[Entry, ...]) -> None:
         """Integers and values are said of the point that is bound."""

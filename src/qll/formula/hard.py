@@ -152,6 +152,26 @@ def nearest(value: Exact) -> float:
         return math.inf if value > 0 else -math.inf
 
 
+def odd_part(value: int) -> int:
+    """Of a denominator: 1 where the fraction is dyadic."""
+    return value >> ((value & -value).bit_length() - 1)
+
+
+def summands(value: Fraction) -> list[float]:
+    """Floats whose sum is a dyadic fraction, exactly.
+
+    >>> summands(Fraction(1) + Fraction(1, 1 << 60))
+    [1.0, 8.673617379884035e-19]
+    """
+    found: list[float] = []
+    while value:
+        found.append(float(value))
+        if not found[-1]:
+            raise OverflowError("a number that is too small for a float")
+        value -= Fraction(found[-1])
+    return found
+
+
 def is_usable(value: Exact) -> bool:
     """0, or finite and normal as a float: rounding it errs by at most 2^-53 of it."""
     size = -value if value < 0 else value

@@ -48,6 +48,25 @@ def _exact(value: Any) -> Fraction:
     return value if isinstance(value, Fraction) else Fraction(float(value))
 
 
+def through(form: HardForm, image: Mapping[str, Sequence[Affine]]) -> HardForm:
+    """The form where entries of the given sources are functions of something else."""
+    match form:
+        case Affine(terms, constant):
+            found: list[tuple[Any, Any]] = []
+            for (source, k), c in terms:
+                if source not in image:
+                    found.append(((source, k), c))
+                    continue
+                row = image[source][k]
+                found += [(slot, c * factor) for slot, factor in row.terms]
+                constant += c * Fraction(row.constant)
+            return affine(found, constant)
+        case Max(parts):
+            return Max(tuple(through(part, image) for part in parts))
+        case Min(parts):
+            return Min(tuple(through(part, image) for part in parts))
+
+
 def rename(form: HardForm, slots: Mapping[str, Any]) -> HardForm:
     """The form over other slots: ``slots[source](index)`` is the new one."""
     match form:
@@ -301,5 +320,5 @@ def tie(constraints: Sequence[Affine], inputs: int, points: int = 1) -> tuple[Ti
 
 __all__ = [
     "MOST_CASES", "Folded", "Ties", "cases", "demands", "fold", "is_axis", "rename",
-    "substitute", "tie",
+    "substitute", "through", "tie",
 ]  # fmt: skip

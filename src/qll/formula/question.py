@@ -15,10 +15,12 @@ from qll.errors import FormulaError
 from qll.formula import units
 from qll.formula.fold import walk
 from qll.formula.hard import ONE, Affine, HardForm, Slot, affine
+from qll.formula.moves import Move, Resolver
 from qll.formula.nodes import (
     Ball,
     Box,
     Entry,
+    Index,
     Label,
     Linear,
     Member,
@@ -32,6 +34,7 @@ from qll.formula.parse import parse_specification
 from qll.formula.rewrite import Grounder, Shape
 from qll.formula.show import show_specification
 from qll.formula.slack import hard_form
+from qll.formula.vectors import Image, Mean, Perturbed, Point, Shifted, Vector, walk_vector
 
 
 @dataclass(frozen=True)
@@ -41,6 +44,7 @@ class Place:
 
     radii: tuple[tuple[float, ...], ...]
     boxes: tuple[tuple[tuple[float, ...], tuple[float, ...]], ...]
+    move: Move | None = None  # it is the image of a few parameters
 
 
 @dataclass(frozen=True)
@@ -62,7 +66,9 @@ def is_closed(specification: Specification) -> bool:
     roots: list[Node] = [specification.formula, *(d.body for d in specification.definitions)]
     for binder in specification.binders:
         for part in binder.parts:
-            if isinstance(part, Ball) and part.centre == "x0":
+            if isinstance(part, Ball | Perturbed) and part.centre == "x0":
+                return False
+            if isinstance(part, Image) and any(map(_of_data, walk_vector(part.body))):
                 return False
             roots += [part.formula] if isinstance(part, Linear) else []
     data = ("x0", "y0")
@@ -71,6 +77,10 @@ def is_closed(specification: Specification) -> bool:
         for root in roots
         for node in walk(root)
     )
+
+
+def _of_data(vector: Vector) -> bool:
+    return isinstance(vector, Mean | Shifted) or vector == Point("x0")
 
 
 def canonical(specification: Specification, parameters: Mapping[str, float] | None = None) -> str:
@@ -135,9 +145,11 @@ class Parts:
         self.groups: list[tuple[Slot, ...]] = []
 
     def place(self, binder: PointBinder) -> Place:
-        radii, boxes, number = [], [], self.grounder.number
+        radii, boxes, number, move = [], [], self.grounder.number, None
         for part in binder.parts:
             match part:
+                case Image() | Perturbed():
+                    move = self.move(part)
                 case Ball("x0"):
                     radii.append(self.radii(part))
                 case Ball("x"):
@@ -160,7 +172,15 @@ class Parts:
                     self.groups.append(tuple(slots))
                 case _:
                     _require(False, "its region has an unknown part")
-        return Place(tuple(radii), tuple(boxes))
+        return Place(tuple(radii), tuple(boxes), move)
+
+    def move(self, part: Image | Perturbed) -> Move:
+        grounder = self.grounder
+
+        def place(index: Index) -> int:
+            return grounder.slot(Entry("x0", (index,), span=index.span))[1]
+
+        return Resolver(grounder.number, place, grounder.shape.inputs or (0,)).move(part)
 
     def radii(self, ball: Ball) -> tuple[float, ...]:
         """One number, or one for each input."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from qll.formula.fold import fold
@@ -46,6 +46,7 @@ from qll.formula.nodes import (
     Whole,
     defines,
 )
+from qll.formula.vectors import Image, Perturbed, Signs, Small, Vector, vector_text
 
 Style = Literal["ascii", "unicode", "latex"]
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -348,9 +349,22 @@ def _radii(values: tuple[Quantity, ...], at: tuple[Index, ...], style: Style) ->
     return rf"\{{{inside}\}}" if style == "latex" else f"{{{inside}}}"
 
 
+def _vector(vector: Vector, style: Style) -> str:
+    words = _SIGNS[style].words
+    signs = Signs(lambda q: show(q, style), _Printer(style).index, lambda p: words.get(p, p))
+    if style == "latex":
+        signs = replace(signs, times=r" \cdot ", braces=(r"\{", r"\}"))
+    return vector_text(vector, signs)
+
+
 def _part(part: RegionPart, style: Style) -> str:
     words = _SIGNS[style].words
     match part:
+        case Image(body):
+            return _vector(body, style)
+        case Perturbed(kind, centre, amount):
+            name = rf"\mathrm{{{kind}}}" if style == "latex" else kind
+            return f"{name}({words.get(centre, centre)}, {show(amount, style)})"
         case Ball(centre, radius, at):
             sizes = _radii(radius, at, style) if at else _bound(radius, style)
             if style == "latex":
@@ -379,8 +393,20 @@ def _part(part: RegionPart, style: Style) -> str:
 def _binder(binder: PointBinder, style: Style) -> str:
     words = _SIGNS[style].words
     joiner = r" \cap " if style == "latex" else f" {words['and']} "
-    parts = joiner.join(_part(part, style) for part in binder.parts)
-    return f"{words.get(binder.point, binder.point)} {words['in']} {parts}"
+    head, parts, point = "", list(binder.parts), words.get(binder.point, binder.point)
+    image = parts[0]
+    if isinstance(image, Image):
+        del parts[0]
+        for small in image.smalls:
+            head += f"{_small(small, style)}, "
+        said = [_vector(image.body, style), *(_part(part, style) for part in parts)]
+        return f"{head}{point} = {joiner.join(said)}"
+    return f"{point} {words['in']} {joiner.join(_part(part, style) for part in parts)}"
+
+
+def _small(small: Small, style: Style) -> str:
+    ends = f"[{show(small.lower, style)}, {show(small.upper, style)}]"
+    return f"{small.name} {_SIGNS[style].words['in']} {ends}"
 
 
 def _declaration(declared: Any, style: Style) -> str:
@@ -415,6 +441,10 @@ def text(part: Any) -> str:
             return printer.binder(part)
         case IndexCondition():
             return printer.condition(part)
+        case Vector():
+            return _vector(part, "ascii")
+        case Small():
+            return _small(part, "ascii")
         case RegionPart():
             return _part(part, "ascii")
         case PointBinder():

@@ -5,25 +5,16 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from lark import Token, v_args
-from lark.visitors import Transformer_NonRecursive
+from lark import v_args
 
 from qll.errors import FormulaError
 from qll.formula import build
 from qll.formula.check import MAX_OUTPUTS, wrong_outputs
 from qll.formula.domain import (
-    Domain,
-    DomainMark,
     ScaleMark,
-    misplaced_scale,
-    spread_scale,
-    unknown_domain,
 )
-from qll.formula.fold import walk
 from qll.formula.names import declared_twice
 from qll.formula.nodes import (
-    Ball,
-    Box,
     Connective,
     Constant,
     Definition,
@@ -37,98 +28,30 @@ from qll.formula.nodes import (
     IndexCondition,
     IndexSet,
     Label,
-    Linear,
-    Member,
     NameDeclaration,
     Node,
     Not,
     Number,
-    OneHot,
     Parameter,
     ParameterDeclaration,
-    PointBinder,
     Quantified,
     Quantity,
     QuantityReference,
     SetDeclaration,
     Span,
     Specification,
-    Whole,
 )
+from qll.formula.trees_base import ASCII, unquoted
+from qll.formula.trees_region import RegionTrees
 from qll.registry import suggest
 
-MAX_DIGITS = 9  # of an index
 MAX_INDICES = 1_000_000  # that all the ranges of one text may hold together
-
-_ASCII = {
-    "≤": "<=",
-    "≥": ">=",
-    "≠": "!=",
-    "·": "*",
-    "⊤": "top",
-    "⊥": "bottom",
-    "𝟙": "unit",
-    "x₀": "x0",
-    "x₂": "x2",
-    "y₀": "y0",
-    "y₂": "y2",
-}
 
 
 @v_args(meta=True)
-class Builder(Transformer_NonRecursive):  # type: ignore[type-arg]
+class Builder(RegionTrees):
     """Trees to nodes. Children come before parents and left before right, so declarations are
     known when the expressions after them are built."""
-
-    def __init__(self, name: str, documentation: str, domain: Domain | None = None) -> None:
-        super().__init__()
-        self._domain = domain
-        self._source = name
-        self._documentation = documentation
-        self._parameters: dict[str, ParameterDeclaration] = {}
-        self._sets: dict[str, SetDeclaration] = {}
-        self._definitions: dict[str, Definition] = {}
-        self._outputs: int | None = None
-        self._names: dict[EntryKind, NameDeclaration] = {}
-        self._ranged = 0
-
-    # --- places and sorts ---
-
-    def _span(self, meta: Any) -> Span:
-        return Span(self._source, getattr(meta, "line", 1), getattr(meta, "column", 1))
-
-    def _integer(self, token: Token) -> int:
-        if len(token) > MAX_DIGITS:
-            raise FormulaError(
-                "this integer is too large",
-                expected=f"at most {MAX_DIGITS} digits",
-                found=f"{len(token)}",
-                fix="indices and numbers of outputs are small integers",
-                where=str(Span(self._source, token.line or 1, token.column or 1)),
-            )
-        return int(token)
-
-    def _quantity(self, node: Any) -> Quantity:
-        if isinstance(node, Quantity):
-            return node
-        raise FormulaError(
-            "this is a formula where a quantity should stand",
-            expected="a number, an entry such as y[0], or a sum of them",
-            found="a formula",
-            fix="compare and add quantities only; combine formulas with and, or, not, -o, ->",
-            where=str(node.span),
-        )
-
-    def _formula(self, node: Any) -> Formula:
-        if isinstance(node, Formula):
-            return node
-        raise FormulaError(
-            "this is a quantity where a formula should stand",
-            expected="a comparison, a label, a constant or a combination of them",
-            found="a quantity",
-            fix="compare it with something: 'y[i] >= 0' says that label i is predicted",
-            where=str(node.span),
-        )
 
     # --- declarations ---
 
@@ -162,7 +85,7 @@ class Builder(Transformer_NonRecursive):  # type: ignore[type-arg]
         self._names[kind] = NameDeclaration(kind, names, span=self._span(meta))
 
     def declared_names(self, meta: Any, items: list[Any]) -> tuple[str, ...]:
-        return tuple(_unquoted(item) for item in items)
+        return tuple(unquoted(item) for item in items)
 
     def parameter_declaration(self, meta: Any, items: list[Any]) -> None:
         name, unit, default = str(items[0]), str(items[1]), build.literal(self._quantity(items[2]))
@@ -208,105 +131,6 @@ class Builder(Transformer_NonRecursive):  # type: ignore[type-arg]
             self._source,
             names=tuple(self._names.values()),
         )
-
-    def _no_scale(self, formula: Formula, binders: tuple[PointBinder, ...]) -> None:
-        """The word stands for as many numbers as there are inputs: where one is meant it cannot."""
-        parts = [part for binder in binders for part in binder.parts]
-        roots: list[Node] = [formula, *(d.body for d in self._definitions.values())]
-        for part in parts:
-            match part:
-                case Linear(inner):
-                    roots.append(inner)
-                case Ball(_, sizes) | Member(_, sizes):
-                    roots += sizes
-        for node in (n for root in roots for n in walk(root)):
-            if isinstance(node, ScaleMark):
-                raise misplaced_scale(node.span)
-
-    # --- regions ---
-
-    def point_quantifier(self, meta: Any, items: list[Any]) -> tuple[PointBinder, ...]:
-        return tuple(item for item in items if isinstance(item, PointBinder))
-
-    def point_binder(self, meta: Any, items: list[Any]) -> PointBinder:
-        point = _ASCII.get(str(items[0]), str(items[0]))
-        parts: list[Any] = []
-        for item in items[1:]:
-            if isinstance(item, DomainMark):
-                if self._domain is None:
-                    raise unknown_domain(item.span)
-                parts += self._domain.parts(point, item.span)
-            elif not isinstance(item, Token):
-                parts.append(item)
-        return PointBinder(point, tuple(parts), span=self._span(meta))  # type: ignore[arg-type]
-
-    def domain(self, meta: Any, items: list[Any]) -> DomainMark:
-        return DomainMark(self._span(meta))
-
-    def ball(self, meta: Any, items: list[Any]) -> Ball:
-        centre: Any = _ASCII.get(str(items[1]), str(items[1]))
-        given, span = items[2], self._span(meta)
-        if isinstance(given, dict):
-            return Ball(centre, tuple(given.values()), tuple(given), span=span)
-        return Ball(centre, given, span=span)
-
-    def radii(self, meta: Any, items: list[Any]) -> dict[Index, Quantity]:
-        found: dict[Index, Quantity] = {}
-        for index, radius in items:
-            if index in found:
-                raise FormulaError(
-                    f"input {index!r} has two radii",
-                    expected="one radius for each input that is named",
-                    found=f"{index!r} again",
-                    fix="leave one of them out",
-                    where=str(index.span),
-                )
-            found[index] = radius
-        return found
-
-    def index_radius(self, meta: Any, items: list[Any]) -> tuple[Index, Quantity]:
-        token, radius = items
-        span = self._span(meta)
-        if token.type == "INT":
-            return Index(None, self._integer(token), span=span), self._quantity(radius)
-        return Index(None, quoted=_unquoted(token), span=span), self._quantity(radius)
-
-    def box(self, meta: Any, items: list[Any]) -> Box:
-        return Box(items[1], items[2], str(items[0]), span=self._span(meta))  # type: ignore[arg-type]
-
-    def bound(self, meta: Any, items: list[Any]) -> tuple[Quantity, ...]:
-        return spread_scale(tuple(self._quantity(item) for item in items), self._domain)
-
-    def integer_all(self, meta: Any, items: list[Any]) -> Whole:
-        point = _ASCII.get(str(items[1]), str(items[1]))
-        return Whole(point, span=self._span(meta))  # type: ignore[arg-type]
-
-    def integer_some(self, meta: Any, items: list[Any]) -> Whole:
-        entries = self._inputs(items[1:], "integer")
-        return Whole(entries[0].source, entries, span=self._span(meta))  # type: ignore[arg-type]
-
-    def one_hot(self, meta: Any, items: list[Any]) -> OneHot:
-        return OneHot(self._inputs(items[1:], "one_hot"), span=self._span(meta))
-
-    def member_of(self, meta: Any, items: list[Any]) -> Member:
-        (entry,) = self._inputs(items[:1], "in {...}")
-        values = tuple(self._quantity(item) for item in items[2:])
-        return Member(entry, values, span=self._span(meta))
-
-    def _inputs(self, items: list[Any], what: str) -> tuple[Entry, ...]:
-        for item in items:
-            if not isinstance(item, Entry) or item.source not in ("x", "x2"):
-                raise FormulaError(
-                    f"'{what}' speaks of something that is not an input",
-                    expected='inputs such as x[3] or x["age"]',
-                    found="another quantity",
-                    fix="name inputs of the point that is bound, one by one",
-                    where=str(item.span) if getattr(item, "span", None) else None,
-                )
-        return tuple(items)
-
-    def linear(self, meta: Any, items: list[Any]) -> Linear:
-        return Linear(self._formula(items[0]), span=self._span(meta))
 
     # --- formulas ---
 
@@ -383,13 +207,13 @@ class Builder(Transformer_NonRecursive):  # type: ignore[type-arg]
         return build.chain(operands, items[1::2], self._span(meta))
 
     def comparator(self, meta: Any, items: list[Any]) -> str:
-        return _ASCII.get(str(items[0]), str(items[0]))
+        return ASCII.get(str(items[0]), str(items[0]))
 
     def group(self, meta: Any, items: list[Any]) -> Node:
         return items[0]  # type: ignore[no-any-return]
 
     def constant(self, meta: Any, items: list[Any]) -> Formula:
-        kind: Any = _ASCII.get(str(items[0]), str(items[0]))
+        kind: Any = ASCII.get(str(items[0]), str(items[0]))
         return Constant(kind, span=self._span(meta))
 
     def label(self, meta: Any, items: list[Any]) -> Formula:
@@ -399,6 +223,14 @@ class Builder(Transformer_NonRecursive):  # type: ignore[type-arg]
         name, span = str(items[0]), self._span(meta)
         if name in self._parameters:
             return Parameter(name, span=span)
+        if name in self._smalls:
+            raise FormulaError(
+                f"'{name}' stands where no parameter that moves can",
+                expected=f"'{name}' in x = ..., and x where the rule speaks of what it does",
+                found=f"'{name}' in a quantity",
+                fix="compare entries of x, such as x[0] - x0[0]",
+                where=str(span),
+            )
         if name == "scale" and name not in self._definitions:
             return ScaleMark(span=span)
         return self._reference(name, (), span)
@@ -472,7 +304,7 @@ class Builder(Transformer_NonRecursive):  # type: ignore[type-arg]
         return tuple(items)
 
     def member(self, meta: Any, items: list[Any]) -> int | str:
-        return self._integer(items[0]) if items[0].type == "INT" else _unquoted(items[0])
+        return self._integer(items[0]) if items[0].type == "INT" else unquoted(items[0])
 
     def index_list(self, meta: Any, items: list[Any]) -> tuple[Index, ...]:
         return tuple(items)
@@ -481,7 +313,7 @@ class Builder(Transformer_NonRecursive):  # type: ignore[type-arg]
         return Index(None, self._integer(items[0]), span=self._span(meta))
 
     def index_quoted(self, meta: Any, items: list[Any]) -> Index:
-        return Index(None, quoted=_unquoted(items[0]), span=self._span(meta))
+        return Index(None, quoted=unquoted(items[0]), span=self._span(meta))
 
     def index_name(self, meta: Any, items: list[Any]) -> Index:
         return Index(str(items[0]), span=self._span(meta))
@@ -522,9 +354,5 @@ class Builder(Transformer_NonRecursive):  # type: ignore[type-arg]
         return Number(value, span=self._span(meta))
 
     def entry(self, meta: Any, items: list[Any]) -> Quantity:
-        source: Any = _ASCII.get(str(items[0]), str(items[0]))
+        source: Any = ASCII.get(str(items[0]), str(items[0]))
         return Entry(source, items[1], span=self._span(meta))
-
-
-def _unquoted(token: Token) -> str:
-    return str(token)[1:-1] if token.type == "STRING" else str(token)

@@ -49,21 +49,29 @@ class Joint:
         """(points, inputs) of the variables' values."""
         return np.asarray(point)[..., list(self.home)].reshape(self.points, -1)
 
-    @cached_property
-    def program(self) -> Program:
+    def stored(self, witness: Array) -> Array:
+        """What a certificate holds of a witness: all entries."""
+        return self.expand(witness)
+
+    def entrance(self) -> list[Affine]:
+        """Steps from the variables to all entries."""
         place = np.array(self.home)
         count = len(place)
         ones = np.ones(count)
         chosen = sparse().csr_matrix(
             (ones, (np.arange(count), place)), shape=(count, self.variables)
         )
-        first = Affine(((0, _stored(chosen)),), np.zeros(count))
+        return [Affine(((0, _stored(chosen)),), np.zeros(count))]
+
+    @cached_property
+    def program(self) -> Program:
         programs = [network.program for network in self.networks]
-        steps: list[Step] = [first]
-        widths = [self.variables, count]
+        steps: list[Step] = [*self.entrance()]
+        widths = [self.variables, *(step.width for step in self.entrance())]
+        start = len(steps)
         if _alike(programs):
             for number in range(len(programs[0].steps)):
-                steps.append(_beside([p.steps[number] for p in programs]))
+                steps.append(_beside([p.steps[number] for p in programs], start))
                 widths.append(sum(p.widths[number + 1] for p in programs))
         else:
             _after(programs, steps, widths)
@@ -83,11 +91,11 @@ class Joint:
 
     def runtime(self, batch: Any) -> Any:
         """What ONNX Runtime answers at each of the points."""
-        points = np.asarray(batch, dtype=np.float64)[:, list(self.home)]
-        parts = np.split(points, self.points, axis=1)
+        given = np.asarray(batch, dtype=np.float64)
+        points = np.stack([self.expand(row) for row in given])  # (batch, points, inputs)
         found = [
-            np.asarray(network.runtime(part), dtype=np.float64).reshape(len(points), -1)
-            for network, part in zip(self.networks, parts, strict=True)
+            np.asarray(network.runtime(points[:, k]), dtype=np.float64).reshape(len(given), -1)
+            for k, network in enumerate(self.networks)
         ]
         return np.concatenate(found, axis=1)
 
@@ -106,12 +114,12 @@ def _alike(programs: Sequence[Program]) -> bool:
     return all(structure(program) == structure(programs[0]) for program in programs)
 
 
-def _beside(steps: Sequence[Any]) -> Step:
+def _beside(steps: Sequence[Any], start: int) -> Step:
     first = steps[0]
     if isinstance(first, Activate):
-        return Activate(first.source + 1, first.function)
+        return Activate(first.source + start, first.function)
     terms = tuple(
-        (source + 1, _blocks([step.terms[at][1] for step in steps]))
+        (source + start, _blocks([step.terms[at][1] for step in steps]))
         for at, (source, _) in enumerate(first.terms)
     )
     divisor = None
@@ -122,13 +130,13 @@ def _beside(steps: Sequence[Any]) -> Step:
 
 def _after(programs: Sequence[Program], steps: list[Step], widths: list[int]) -> None:
     """One network's steps after the other's, then their outputs together."""
-    start, ends = 0, []
+    start, ends, entries = 0, [], len(steps)
     for program in programs:
-        size, count = program.widths[0], widths[1]
+        size, count = program.widths[0], widths[entries]
         rows = sparse().csr_matrix(
             (np.ones(size), (np.arange(size), np.arange(start, start + size))), shape=(size, count)
         )
-        steps.append(Affine(((1, _stored(rows)),), np.zeros(size)))
+        steps.append(Affine(((entries, _stored(rows)),), np.zeros(size)))
         widths.append(size)
         start += size
         base = len(steps)  # value of this network's input

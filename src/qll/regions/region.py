@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
@@ -17,16 +17,26 @@ from torch import Tensor
 
 from qll.errors import InputError
 from qll.formula.hard import Affine, Slot, affine, negated
-from qll.formula.nodes import Ball, Box, PointBinder, Quantity
-from qll.formula.normal import cases, demands
 from qll.formula.question import Parts
 from qll.formula.rewrite import Grounder, Shape
 from qll.property import Property
+from qll.regions.frame import Frame
+from qll.regions.parameters import Parameters
+from qll.regions.sides import (
+    Sides,
+    box_of,
+    check_bounded,
+    check_filled,
+    constraints_of,
+    frame_of,
+    mask,
+    premises,
+    ties_of,
+)
 
 # Alternating projections onto box and half-spaces: enough for the handful of constraints that
 # properties have; what is still outside afterwards is reported by `contains`, never hidden.
 _PROJECTION_ROUNDS = 200
-_INPUTS = ("x", "x2", "x0")
 
 
 @dataclass(frozen=True)
@@ -45,6 +55,8 @@ class Region:
     integers2: Tensor | None = None
     folded: bool = False  # the box is cut by more than balls and boxes
     groups: tuple[tuple[Slot, ...], ...] = ()  # entries of which one is 1, the others 0
+    frame: Frame | None = None  # x is the image of a few parameters; the box is around it
+    frame2: Frame | None = None
 
     @classmethod
     def of(cls, prop: Property, x0: Tensor) -> Region:
@@ -60,48 +72,65 @@ class Region:
             prop.specification, prop.values, Shape(prop.outputs or 1, tuple(x0.shape[1:]))
         )
         first, *rest = prop.binders
-        sides, radius2 = _Sides(x0), None
+        sides, radius2 = Sides(x0), None
         parts = Parts(grounder, math.prod(x0.shape[1:]))
-        sides.lower["x"], sides.upper["x"], _ = _box(prop, parts, first, x0)
+        sides.lower["x"], sides.upper["x"], _ = box_of(prop, parts, first, x0)
         for binder in rest:
-            sides.lower["x2"], sides.upper["x2"], radius2 = _box(prop, parts, binder, x0)
-        for point in sides.lower:
-            _check_filled(sides.lower[point], sides.upper[point], point)
-        constraints = [sides.fold(_constraints(parts, binder)) for binder in prop.binders]
-        sides.fold(_premises(prop, x0), keep=False)
+            sides.lower["x2"], sides.upper["x2"], radius2 = box_of(prop, parts, binder, x0)
+        frames = [frame_of(parts, binder, x0) for binder in prop.binders]
+        for point, frame in zip(sides.lower, frames, strict=True):
+            check_filled(sides.lower[point], sides.upper[point], point)
+            if frame is not None:
+                sides.around(point, frame.hull(sides.lower["x"], sides.upper["x"]))
+        constraints = [sides.fold(constraints_of(parts, binder)) for binder in prop.binders]
+        sides.fold(premises(prop, x0), keep=False)
         sides.round(parts.integers)
-        _check_bounded(sides.lower["x"], sides.upper["x"], "x")
-        whole = [_mask(parts.integers, name, x0) for name in ("x", "x2")]
+        check_bounded(sides.lower["x"], sides.upper["x"], "x")
+        whole = [mask(parts.integers, name, x0) for name in ("x", "x2")]
         if not rest:
             lower, upper = sides.lower["x"], sides.upper["x"]
             return cls(x0, lower, upper, constraints[0], integers=whole[0], folded=sides.folded,
-                       groups=tuple(parts.groups))  # fmt: skip
+                       groups=tuple(parts.groups), frame=frames[0])  # fmt: skip
         sides.tie(constraints[1])
         if radius2 is not None:
             least, most = sides.lower["x"] - radius2, sides.upper["x"] + radius2
             sides.lower["x2"] = torch.maximum(sides.lower["x2"], least)
             sides.upper["x2"] = torch.minimum(sides.upper["x2"], most)
-        _check_bounded(sides.lower["x2"], sides.upper["x2"], "x2")
+        check_bounded(sides.lower["x2"], sides.upper["x2"], "x2")
         return cls(
             x0, sides.lower["x"], sides.upper["x"], constraints[0],
             sides.lower["x2"], sides.upper["x2"], radius2, constraints[1],
-            whole[0], whole[1], sides.folded, tuple(parts.groups),
+            whole[0], whole[1], sides.folded, tuple(parts.groups), frames[0], frames[1],
         )  # fmt: skip
 
     @property
     def relates_two_points(self) -> bool:
         return self.lower2 is not None
 
+    @property
+    def is_image(self) -> bool:
+        return self.frame is not None or self.frame2 is not None
+
     def sample(self, generator: torch.Generator | None = None) -> dict[str, Tensor]:
         """One point for each sample: uniform in the box, then projected onto the constraints."""
         points = {"x": _uniform(self.lower, self.upper, generator)}
         if self.lower2 is not None and self.upper2 is not None:
             points["x2"] = _uniform(self.lower2, self.upper2, generator)
+        if self.is_image:
+            moved = Parameters(self)
+            return moved.expand(moved.sample(points, generator))
         return self.project(points)
 
     def project(self, points: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Points of the region near the given ones: exact for boxes, approximate with linear
         constraints (``contains`` says for which samples it succeeded)."""
+        if self.is_image:
+            moved = Parameters(self)
+            return moved.expand(moved.project(moved.fit(points)))
+        return self.project_plain(points)
+
+    def project_plain(self, points: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """As if no point were the image of a map."""
         current = self._clamp(dict(points))
         if not (self.constraints or self.constraints2 or self.radius2 is not None):
             return current
@@ -117,6 +146,8 @@ class Region:
     def contains(self, points: Mapping[str, Tensor], tolerance: float = 0.0) -> Tensor:
         """Which samples lie in the region, ``(batch,)``; exact at tolerance 0."""
         x = points["x"]
+        if self.is_image:
+            return self._holds_images(points, tolerance)
         inside = _within(x, self.lower, self.upper, tolerance)
         for name, whole in (("x", self.integers), ("x2", self.integers2)):
             if whole is not None and name in points:
@@ -127,14 +158,14 @@ class Region:
                 total = points[group[0][0]].flatten(1)[:, [k for _, k in group]].sum(1)
                 inside &= (total - 1).abs() <= tolerance
         for constraint in self.constraints:
-            inside &= self._value(constraint, points) <= tolerance
+            inside &= self.value(constraint, points) <= tolerance
         if self.lower2 is not None and self.upper2 is not None:
             x2 = points["x2"]
             inside &= _within(x2, self.lower2, self.upper2, tolerance)
             if self.radius2 is not None:
                 inside &= ((x2 - x).abs() <= self.radius2 + tolerance).flatten(1).all(1)
             for constraint in self.constraints2:
-                inside &= self._value(constraint, points) <= tolerance
+                inside &= self.value(constraint, points) <= tolerance
         return inside
 
     def __getitem__(self, rows: Tensor | slice | Sequence[int]) -> Region:
@@ -147,13 +178,29 @@ class Region:
             self.x0[rows], self.lower[rows], self.upper[rows], self.constraints,
             take(self.lower2), take(self.upper2), self.radius2, self.constraints2,
             self.integers, self.integers2, self.folded, self.groups,
+            None if self.frame is None else self.frame[rows],
+            None if self.frame2 is None else self.frame2[rows],
         )  # fmt: skip
+
+    def _holds_images(self, points: Mapping[str, Tensor], tolerance: float) -> Tensor:
+        """An image in floats is off by its rounding; the other parts of the region are exact."""
+        plain = replace(self, frame=None, frame2=None)
+        x, inside = points["x"], torch.ones(len(self.x0), dtype=torch.bool, device=self.x0.device)
+        for name, frame in (("x", self.frame), ("x2", self.frame2)):
+            if frame is not None:
+                inside &= frame.contains(points[name], x, tolerance)
+        room = tolerance
+        for low, high in ((self.lower, self.upper), (self.lower2, self.upper2)):
+            if low is not None and high is not None and low.numel():
+                size = float(torch.maximum(low.abs(), high.abs()).max())
+                room = max(room, tolerance + 16 * torch.finfo(low.dtype).eps * size)
+        return inside & plain.contains(points, room)
 
     # --- how ---
 
     @cached_property
     def _tied(self) -> list[int]:
-        return _ties(self.constraints2)
+        return ties_of(self.constraints2)
 
     @cached_property
     def _loose(self) -> tuple[Affine, ...]:
@@ -191,7 +238,7 @@ class Region:
                 points["x2"] = flat.reshape(points["x2"].shape)
         return points
 
-    def _value(self, constraint: Affine, points: Mapping[str, Tensor]) -> Tensor:
+    def value(self, constraint: Affine, points: Mapping[str, Tensor]) -> Tensor:
         flat = {"x0": self.x0.flatten(1), **{name: t.flatten(1) for name, t in points.items()}}
         terms, constant = constraint.floats
         total = flat["x"].new_full((len(self.x0),), constant)
@@ -200,7 +247,7 @@ class Region:
         return total
 
     def _project_onto(self, constraint: Affine, points: dict[str, Tensor]) -> bool:
-        excess = self._value(constraint, points)
+        excess = self.value(constraint, points)
         if not bool((excess > 0).any()):
             return False
         terms, constant = constraint.floats
@@ -223,19 +270,6 @@ class Region:
             flat[:, k] -= coefficient * step
             points[source] = flat.reshape(points[source].shape)
         return True
-
-
-def _ties(constraints: Sequence[Affine]) -> list[int]:
-    """Inputs with ``x2[k] == x[k]``: kept equal exactly, where projections come only close."""
-    found = set(constraints)
-    return [
-        k
-        for constraint in constraints
-        if constraint.terms
-        for k in [constraint.terms[0][0][1]]
-        if constraint == affine([(("x", k), 1.0), (("x2", k), -1.0)])
-        and negated(constraint) in found
-    ]
 
 
 def _uniform(lower: Tensor, upper: Tensor, generator: torch.Generator | None) -> Tensor:
@@ -277,186 +311,3 @@ def _one_hot(x: Tensor, aim: Tensor, groups: Sequence[Sequence[int]]) -> Tensor:
         best = wanted[:, members].argmax(1, keepdim=True)
         flat[:, members] = torch.zeros_like(flat[:, members]).scatter(1, best, 1.0)
     return flat.reshape(x.shape)
-
-
-def _mask(slots: set[Slot], point: str, x0: Tensor) -> Tensor | None:
-    own = [k for source, k in slots if source == point]
-    if not own:
-        return None
-    mask = torch.zeros(math.prod(x0.shape[1:]), dtype=torch.bool, device=x0.device)
-    mask[own] = True
-    return mask
-
-
-def _constraints(parts: Parts, binder: PointBinder) -> list[Affine]:
-    """Of one point; those of balls and boxes are in the box, a distance from x is kept apart."""
-    before = len(parts.constraints)
-    said = tuple(part for part in binder.parts if not isinstance(part, Ball | Box))
-    parts.place(PointBinder(binder.point, said))
-    return parts.constraints[before:]
-
-
-def _premises(prop: Property, x0: Tensor) -> list[Affine]:
-    """What the formula's premises say of single inputs, as constraints: a point at which they do
-    not hold satisfies it, so that nobody needs to look there."""
-    outputs = prop.outputs or prop.specification.outputs
-    if outputs is None or prop.uses_labels or not prop.sources & {"x", "x2"}:
-        return []
-    key = ("premises", outputs, tuple(x0.shape[1:]))
-    if key not in prop._cache:
-        form = prop.hard_form(outputs=outputs, inputs=tuple(x0.shape[1:]))
-        found = [] if len(cases(form)) > 1 else demands(form)
-        prop._cache[key] = [
-            negated(f) for f in found
-            if isinstance(f, Affine) and f.terms and all(s in _INPUTS for (s, _), _ in f.terms)
-        ]  # fmt: skip
-    return prop._cache[key]  # type: ignore[no-any-return]
-
-
-class _Sides:
-    """The boxes of x and x2 while they are cut."""
-
-    def __init__(self, x0: Tensor) -> None:
-        self.x0, self.flat = x0, x0.flatten(1)
-        self.lower: dict[str, Tensor] = {}
-        self.upper: dict[str, Tensor] = {}
-        self.folded = False
-
-    def fold(self, constraints: list[Affine], *, keep: bool = True) -> tuple[Affine, ...]:
-        """What is said of one input alone is cut off the box; the rest, to ``keep``."""
-        left = []
-        for constraint in constraints:
-            own = [(slot, c) for slot, c in constraint.floats[0] if slot[0] != "x0"]
-            if len(own) != 1 or own[0][0][0] not in self.lower:
-                left.append(constraint)
-                continue
-            ((point, k), c) = own[0]
-            end = self.flat.new_full((len(self.flat),), constraint.floats[1])
-            for (source, index), factor in constraint.floats[0]:
-                if source == "x0":
-                    end = end + factor * self.flat[:, index]
-            self._cut(self.upper if c > 0 else self.lower, point, k, end / -c, most=c > 0)
-        return tuple(left) if keep else ()
-
-    def _cut(
-        self, sides: dict[str, Tensor], point: str, k: int, end: Tensor, *, most: bool
-    ) -> None:
-        flat = sides[point].flatten(1).clone()
-        flat[:, k] = (torch.minimum if most else torch.maximum)(flat[:, k], end)
-        sides[point] = flat.reshape(self.x0.shape)
-        self.folded = True
-
-    def tie(self, constraints: Sequence[Affine]) -> None:
-        """Entries that are equal have one range."""
-        for k in _ties(constraints):
-            for sides, most in ((self.lower, False), (self.upper, True)):
-                for one, other in (("x", "x2"), ("x2", "x")):
-                    self._cut(sides, one, k, sides[other].flatten(1)[:, k], most=most)
-
-    def round(self, integers: set[Slot]) -> None:
-        for point in self.lower:
-            whole = _mask(integers, point, self.x0)
-            if whole is not None:
-                self.folded = True
-                for sides, rounded in ((self.lower, torch.ceil), (self.upper, torch.floor)):
-                    flat = sides[point].flatten(1)
-                    sides[point] = torch.where(whole, rounded(flat), flat).reshape(self.x0.shape)
-
-
-def _number(prop: Property, quantity: Quantity) -> float:
-    return Grounder(prop.specification, prop.values, Shape(1)).number(quantity)
-
-
-def _vector(prop: Property, bound: tuple[Quantity, ...], like: Tensor, what: str) -> Tensor:
-    numbers = [_number(prop, q) for q in bound]
-    if len(numbers) == 1:
-        return like.new_full((), numbers[0])
-    size = math.prod(like.shape[1:])
-    if len(numbers) != size:
-        raise InputError(
-            f"{what} of property '{prop.name}' does not fit the input",
-            expected=f"{size} numbers, for inputs of shape {tuple(like.shape[1:])}",
-            found=f"{len(numbers)}",
-            fix="give one number or one for each input",
-        )
-    return like.new_tensor(numbers).reshape(like.shape[1:])
-
-
-def radius_of(parts: Parts, ball: Ball, like: Tensor) -> float | Tensor:
-    """One number, or a tensor with one for each input."""
-    sizes = parts.radii(ball)
-    if min(sizes) < 0:
-        raise InputError(
-            "a radius of a ball is negative",
-            where=str(ball.span) if ball.span else None,
-            expected="0 or more, in raw input units",
-            found=f"{min(sizes):g}",
-            fix="check the sign of the radius",
-        )
-    return sizes[0] if len(sizes) == 1 else like.new_tensor(sizes).reshape(like.shape[1:])
-
-
-def least_radius(one: float | Tensor | None, other: float | Tensor) -> float | Tensor:
-    if one is None:
-        return other
-    if isinstance(one, Tensor):
-        return torch.minimum(one, torch.as_tensor(other).to(one))
-    return other.clamp(max=one) if isinstance(other, Tensor) else min(one, other)
-
-
-def _box(
-    prop: Property, parts: Parts, binder: PointBinder, x0: Tensor
-) -> tuple[Tensor, Tensor, float | Tensor | None]:
-    lower: Tensor | None = None
-    upper: Tensor | None = None
-    radius: float | Tensor | None = None
-    for part in binder.parts:
-        match part:
-            case Ball("x0"):
-                r = radius_of(parts, part, x0)
-                lower, upper = _intersect(lower, upper, x0 - r, x0 + r)
-            case Ball("x"):
-                radius = least_radius(radius, radius_of(parts, part, x0))
-            case Box(low, high, kind):
-                least = _vector(prop, low, x0, f"the {kind}")
-                most = _vector(prop, high, x0, f"the {kind}")
-                lower, upper = _intersect(lower, upper, least, most)
-    if lower is None or upper is None:
-        return torch.full_like(x0, -math.inf), torch.full_like(x0, math.inf), radius
-    return lower.expand_as(x0), upper.expand_as(x0), radius
-
-
-def _intersect(
-    lower: Tensor | None, upper: Tensor | None, low: Tensor, high: Tensor
-) -> tuple[Tensor, Tensor]:
-    if lower is None or upper is None:
-        return low, high
-    return torch.maximum(lower, low), torch.minimum(upper, high)
-
-
-def _check_bounded(lower: Tensor, upper: Tensor, point: str) -> None:
-    # A training step comes here: one pass. NaN (inf - inf) fails the comparison.
-    if lower.numel() and bool((upper - lower).abs().max() < math.inf):
-        return
-    if not bool(torch.isfinite(lower).all() and torch.isfinite(upper).all()):
-        raise InputError(
-            f"the region of {point} is unbounded",
-            expected="a ball or a box that bounds every input",
-            found="an input without a bound",
-            fix=f"add 'ball(x0, epsilon)' or 'box(0, 1)' to the region of {point}",
-        )
-
-
-def _check_filled(lower: Tensor, upper: Tensor, point: str) -> None:
-    """Of balls and boxes alone: where a constraint leaves nothing, a property holds vacuously."""
-    if not lower.numel() or bool((upper - lower).min() >= 0):
-        return
-    empty = (lower > upper).flatten(1).any(1)
-    if bool(empty.any()):
-        first = int(torch.nonzero(empty)[0])
-        raise InputError(
-            f"the region of {point} is empty for {int(empty.sum())} of {len(lower)} samples",
-            expected="data points inside the valid range",
-            found=f"sample {first}, which lies outside it",
-            fix="give the inputs in raw units, as the property's range states them",
-        )

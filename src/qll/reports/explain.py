@@ -371,6 +371,7 @@ def _witness(
     from qll.properties import parse
     from qll.verify.api import Problem
     from qll.verify.broken import broken
+    from qll.verify.moved import Moved
 
     x0, entries = np.array(arrays["x0"]), np.array(arrays["witness"])  # the file's are read-only
     first = entries[: x0.size]
@@ -391,7 +392,12 @@ def _witness(
         )  # fmt: skip
         query = problem.query(0)
         point = first
-        if isinstance(query.network, Joint):
+        if isinstance(query.network, Moved):  # the certificate has what moves the points
+            point, both = entries, query.network.expand(entries)
+            first = row["witness"] = both[0]
+            row.pop("witness2", None)
+            row |= {"witness2": both[1]} if len(both) > 1 else {}
+        elif isinstance(query.network, Joint):
             point = np.zeros(query.network.variables)
             point[list(query.network.home)] = entries
         row["detail"] = broken(query, point, rule)

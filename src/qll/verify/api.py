@@ -17,16 +17,16 @@ from torch import Tensor, nn
 
 from qll import limits
 from qll.errors import InputError, RunError
-from qll.formula.asked import Asked, ask
+from qll.formula.asked import ask
 from qll.formula.parse import parse_specification
 from qll.formula.question import canonical, question
 from qll.formula.rewrite import Shape
 from qll.networks import Network
 from qll.networks import load as load_network
-from qll.networks.joint import Joint
 from qll.property import Property, check_property
 from qll.regions import Region
-from qll.verify import certificate, clock, evidence, order
+from qll.verify import certificate, clock, evidence
+from qll.verify.asked import Products, network_of, shaped
 from qll.verify.backend import BACKENDS, Budget
 from qll.verify.broken import broken
 from qll.verify.condition import Array
@@ -196,7 +196,7 @@ class Problem:
         return canonical(prop.specification, values)
 
     @cached_property
-    def _products(self) -> dict[tuple[int, ...], Joint]:
+    def _products(self) -> Products:
         return {}
 
     def query(self, index: int) -> Query:
@@ -219,7 +219,7 @@ class Problem:
             values["y0"] = outputs_at(handle, x0.reshape(-1))
         asked = ask(question(self._text, pattern, shape), x0.size, handle.output_size, values)
         return Query(
-            self._network(asked),
+            network_of(asked, self._runs, self._products, self.arithmetic),
             np.array(asked.lower),
             np.array(asked.upper),
             asked.form,
@@ -230,18 +230,12 @@ class Problem:
             choices=asked.choices,
         )
 
-    def _network(self, asked: Asked) -> Network | Joint:
-        """Of the variables: the network itself, if they are its inputs."""
-        if asked.points == 1 and asked.ties.is_trivial:
-            return order.seen_through(self.handle, asked.form, self.arithmetic)
-        home = asked.ties.home
-        if home not in self._products:
-            networks = [self.handle] * asked.points
-            if self.against is not None and asked.points == 2:
-                networks[1] = load_network(self.against, mean=self.mean, std=self.std)
-                check_alike(*networks)
-            self._products[home] = Joint(tuple(networks), home, asked.ties.count)
-        return self._products[home]
+    def _runs(self, points: int) -> list[Network]:
+        networks = [self.handle] * points
+        if self.against is not None and points == 2:
+            networks[1] = load_network(self.against, mean=self.mean, std=self.std)
+            check_alike(*networks)
+        return networks
 
     def decide(self, indices: Sequence[int]) -> list[Verdict]:
         """Together, since they share the network and the attack; if memory does not suffice, one by
@@ -313,7 +307,7 @@ class Problem:
             found = replace(found, seconds=found.seconds + clock.now() - start)
             if found.witness is not None:
                 found = replace(found, detail=broken(query, found.witness, self.prop))
-            finished.append(self._shaped(query, found))
+            finished.append(shaped(query, found, self.points.shape[1:]))
         return finished
 
     @property
@@ -327,17 +321,6 @@ class Problem:
         if not BACKENDS[self.backend].keeps_proofs:
             return f"the backend {self.backend} keeps no proofs"
         return evidence.beyond(self.handle) or evidence.obstacle(self.handle, self.arithmetic)
-
-    def _shaped(self, query: Query, verdict: Verdict) -> Verdict:
-        """Provers work on flat vectors of variables; whoever asked gave points of another shape."""
-        if verdict.witness is None:
-            return verdict
-        shape = self.points.shape[1:]
-        if not isinstance(query.network, Joint):
-            return replace(verdict, witness=verdict.witness.reshape(shape))
-        first, *rest = query.network.expand(verdict.witness)
-        second = rest[0].reshape(shape) if rest else None
-        return replace(verdict, witness=first.reshape(shape), witness2=second)
 
     def write_claim(self) -> None:
         """What is asked, into the folder of the certificates."""

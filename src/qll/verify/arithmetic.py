@@ -56,7 +56,8 @@ def float32_of(network: Any) -> Float32:
 
 def _refuse(network: Any) -> None:
     if isinstance(network, Joint):
-        raise _refusal("a rule that ties inputs or binds x2", "it is proved in real numbers only")
+        what = "a rule that ties inputs, binds x2 or moves inputs by a map"
+        raise _refusal(what, "it is proved in real numbers only")
     for layer in network.relu_form.layers[:-1]:
         if not layer.activation.piecewise_linear:
             name = layer.activation.name

@@ -48,10 +48,13 @@ def _namer(query: Query, prop: Property | None) -> Callable[[Slot], str]:
     declared = [] if prop is None else prop.specification.names
     names = {kinds[said.kind]: said.names for said in declared}
     home = getattr(query.network, "home", None)  # of a network at two points (`Joint`)
+    variables = getattr(query.network, "names", ())  # of a network behind a map (`Moved`)
 
     def name(slot: Slot) -> str:
         source, index = slot
         second = ""
+        if source == "x" and variables:
+            return str(variables[index])
         if home is not None:
             place = list(home).index(index) if source == "x" else index
             whole = len(home) if source == "x" else query.form.output_size

@@ -53,7 +53,7 @@ def certify(
     if verdict.status is Status.FALSIFIED:
         witness = verdict.witness
         if isinstance(query.network, Joint) and witness is not None:
-            witness = query.network.expand(witness)
+            witness = query.network.stored(witness)
         data = pack(header, {"x0": subject.x0, "witness": witness})
         return data, audit(data, network, stop=stop)
     cases = query.cases

@@ -27,6 +27,7 @@ from qll.exchange.rounding import outward
 from qll.formula.hard import Affine, HardForm, Max, Min, affine, negated
 from qll.networks.joint import Joint
 from qll.verify.condition import Array
+from qll.verify.moved import Moved
 from qll.verify.query import Query
 
 NETWORKS = (("f", "X", "Y"), ("g", "X2", "Y2"))  # network, input, output
@@ -75,6 +76,13 @@ def _conjuncts(node: Assertion) -> tuple[Assertion, ...]:
 
 
 def _require_reals(query: Query) -> None:
+    if isinstance(query.network, Moved):
+        raise InputError(
+            "other formats have no points that are the image of a map",
+            expected="a property whose inputs are bounded by boxes and linear constraints",
+            found=f"inputs that {', '.join(query.network.names[:4])} move",
+            fix="decide it with qll verify, or export the box around it: ball(x0, ...)",
+        )
     if query.integers is not None and query.integers.any():
         raise InputError(
             "other formats have no whole numbers among real inputs",

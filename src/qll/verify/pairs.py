@@ -52,7 +52,7 @@ def is_difference(query: Query) -> bool:
 def _is_pair(query: Query) -> bool:
     network = query.network
     return (
-        isinstance(network, Joint)
+        type(network) is Joint  # not behind a map: entries are variables
         and network.points == 2
         and network.networks[0] is network.networks[1]
         and query.form.is_relu
