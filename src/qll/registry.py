@@ -22,6 +22,12 @@ def suggest(name: str, known: list[str]) -> str:
     return f"use one of: {', '.join(known)}"
 
 
+def _again(old: object, new: object) -> bool:
+    """A cell of a notebook that is run twice defines the same thing anew."""
+    places = {(getattr(x, "__module__", ""), getattr(x, "__qualname__", None)) for x in (old, new)}
+    return len(places) == 1 and places.pop()[0] == "__main__"
+
+
 class Registry(Mapping[str, T], Generic[T]):
     """A mapping that refuses duplicates and, when a name is unknown, suggests a near one.
 
@@ -36,7 +42,7 @@ class Registry(Mapping[str, T], Generic[T]):
 
     def register(self, name: str) -> Callable[[T], T]:
         def add(item: T) -> T:
-            if name in self._items:
+            if name in self._items and not _again(self._items[name], item):
                 raise InputError(
                     f"{self.kind} '{name}' is registered twice",
                     expected="a new name",

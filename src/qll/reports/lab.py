@@ -49,24 +49,24 @@ class LabRequest:
     def from_json(cls, values: Any) -> LabRequest:
         """From an untrusted object."""
         if not isinstance(values, Mapping) or not isinstance(values.get("text"), str):
-            raise _wrong("a request", "an object with 'text'", type(values).__name__)
+            raise wrong("a request", "an object with 'text'", type(values).__name__)
         given: dict[str, Any] = {"text": values["text"]}
         if values.get("outputs") is not None:
-            given["outputs"] = _whole(values["outputs"], "outputs")
+            given["outputs"] = whole(values["outputs"], "outputs")
         for name in ("others", "hardness", "epsilon"):
             if name in values:
-                given[name] = _number(values[name], name, infinite=name == "hardness")
-        for name, read in (("marker", _number), ("ends", _number), ("axes", _whole)):
+                given[name] = number(values[name], name, infinite=name == "hardness")
+        for name, read in (("marker", number), ("ends", number), ("axes", whole)):
             if name in values:
                 pair = values[name]
                 if not isinstance(pair, list) or len(pair) != 2:
-                    raise _wrong(f"'{name}'", "two numbers", repr(pair)[:40])
+                    raise wrong(f"'{name}'", "two numbers", repr(pair)[:40])
                 given[name] = tuple(read(v, name) for v in pair)
         if isinstance(values.get("labels"), list):
-            given["labels"] = tuple(_whole(v, "labels") for v in values["labels"][:MOST_OUTPUTS])
+            given["labels"] = tuple(whole(v, "labels") for v in values["labels"][:MOST_OUTPUTS])
         if isinstance(values.get("parameters"), Mapping):
             held = list(values["parameters"].items())[:MOST_OUTPUTS]
-            given["parameters"] = {str(k): _number(v, str(k)) for k, v in held}
+            given["parameters"] = {str(k): number(v, str(k)) for k, v in held}
         return cls(**given)
 
 
@@ -76,11 +76,11 @@ def evaluate(request: LabRequest, *, only_hardened: bool = False) -> dict[str, A
     prop, outputs = _property(request)
     axes = _indices(request.axes, outputs, "the two outputs that are drawn")
     if axes[0] == axes[1]:
-        raise _wrong("the choice of outputs", "two different outputs", f"y[{axes[0]}] twice")
+        raise wrong("the choice of outputs", "two different outputs", f"y[{axes[0]}] twice")
     labels = _indices(request.labels, outputs, "the true labels") if prop.uses_labels else ()
     low, high = request.ends
     if not low < high:
-        raise _wrong("the range", "a lower end below the upper one", f"{low:g} to {high:g}")
+        raise wrong("the range", "a lower end below the upper one", f"{low:g} to {high:g}")
     plane = _Plane(prop, outputs, (axes[0], axes[1]), tuple(labels), request)
     inset = (high - low) / (2 * COARSE)
     points = {
@@ -113,7 +113,7 @@ def evaluate(request: LabRequest, *, only_hardened: bool = False) -> dict[str, A
             {"name": p.name, "unit": p.unit, "value": prop.value_of(p.name)}
             for p in prop.specification.parameters
         ],
-        "margin": _listed(margins["fine"]),
+        "margin": listed(margins["fine"]),
         "holds": bool(margins["marker"][0] >= 0),
         "square_violated": violated,
         "shown": prop.show("unicode"),
@@ -141,7 +141,7 @@ def _logics(hardness: float) -> list[Logic]:
 
 def _property(request: LabRequest) -> tuple[Property, int]:
     if len(request.text) > MOST_CHARACTERS:
-        raise _wrong("the text", f"at most {MOST_CHARACTERS} characters", str(len(request.text)))
+        raise wrong("the text", f"at most {MOST_CHARACTERS} characters", str(len(request.text)))
     prop = parse(request.text, outputs=request.outputs, name="formula")
     declared = {p.name for p in prop.specification.parameters}
     given = {k: v for k, v in request.parameters.items() if k in declared}
@@ -150,7 +150,7 @@ def _property(request: LabRequest) -> tuple[Property, int]:
     prop = prop.with_parameters(**given)
     outputs = request.outputs or prop.specification.outputs or _DEFAULT_OUTPUTS
     if not 2 <= outputs <= MOST_OUTPUTS:
-        raise _wrong("the number of outputs", f"2 to {MOST_OUTPUTS}", str(outputs))
+        raise wrong("the number of outputs", f"2 to {MOST_OUTPUTS}", str(outputs))
     return replace(prop, outputs=outputs, inputs=(outputs,), _cache={}), outputs
 
 
@@ -225,17 +225,17 @@ def _panel(
     worst = _largest(mesh, points["mesh"] - points["marker"])
     return {
         **panel,
-        "loss": _listed(loss["fine"]),
-        "by_x": _listed(slope["coarse"][:, 0]),
-        "by_y": _listed(slope["coarse"][:, 1]),
+        "loss": listed(loss["fine"]),
+        "by_x": listed(slope["coarse"][:, 0]),
+        "by_y": listed(slope["coarse"][:, 1]),
         "at": {
-            "loss": _rounded(float(loss["marker"][0])),
-            "value": _rounded(float(value[0])),
-            "gradient": _listed(slope["marker"][0]),
+            "loss": rounded(float(loss["marker"][0])),
+            "value": rounded(float(value[0])),
+            "gradient": listed(slope["marker"][0]),
         },
         "worst": {
-            "loss": _rounded(float(mesh[worst])),
-            "point": _listed(points["mesh"][worst]),
+            "loss": rounded(float(mesh[worst])),
+            "point": listed(points["mesh"][worst]),
             "violated": bool(margins["mesh"][worst] < 0),
         },
         "slack": _slack(plane, logic),
@@ -257,7 +257,7 @@ def _slack(plane: _Plane, logic: Logic) -> list[float | None] | None:
         below, above = plane.prop.slack(logic, outputs=plane.outputs, multi_label=multi)
     except (LogicError, InputError):
         return None  # this logic has no such bound
-    return [_rounded(below), _rounded(above)]
+    return [rounded(below), rounded(above)]
 
 
 def _square(low: float, high: float, points: int) -> Tensor:
@@ -269,11 +269,11 @@ def _square(low: float, high: float, points: int) -> Tensor:
     return torch.stack([x.reshape(-1), y.reshape(-1)], dim=1)
 
 
-def _listed(tensor: Tensor) -> list[float | None]:
-    return [_rounded(v) for v in tensor.detach().reshape(-1).tolist()]
+def listed(tensor: Tensor) -> list[float | None]:
+    return [rounded(v) for v in tensor.detach().reshape(-1).tolist()]
 
 
-def _rounded(value: float) -> float | None:
+def rounded(value: float) -> float | None:
     """JSON has no infinities: they become None, and the page writes them as such."""
     return float(f"{value:.{_DIGITS}g}") if math.isfinite(value) else None
 
@@ -281,28 +281,28 @@ def _rounded(value: float) -> float | None:
 # --- checks ---
 
 
-def _wrong(what: str, expected: str, found: str) -> InputError:
+def wrong(what: str, expected: str, found: str) -> InputError:
     return InputError(
         f"{what} does not fit", expected=expected, found=found, fix="correct it in the page"
     )
 
 
-def _number(value: Any, name: str, *, infinite: bool = False) -> float:
+def number(value: Any, name: str, *, infinite: bool = False) -> float:
     if infinite and value == "inf":
         return math.inf
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise _wrong(f"'{name}'", "a finite number", repr(value)[:40])
+        raise wrong(f"'{name}'", "a finite number", repr(value)[:40])
     return float(value)
 
 
-def _whole(value: Any, name: str) -> int:
+def whole(value: Any, name: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1_000_000:
-        raise _wrong(f"'{name}'", "a whole number", repr(value)[:40])
+        raise wrong(f"'{name}'", "a whole number", repr(value)[:40])
     return value
 
 
 def _indices(values: tuple[int, ...], outputs: int, what: str) -> list[int]:
     for value in values:
         if not 0 <= value < outputs:
-            raise _wrong(what, f"indices below {outputs}", str(value))
+            raise wrong(what, f"indices below {outputs}", str(value))
     return list(values)

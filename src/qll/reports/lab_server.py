@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from qll.errors import InputError, QllError, RunError
 from qll.reports.lab import LabRequest, evaluate, report_error
 from qll.reports.lab_page import served_page
+
+if TYPE_CHECKING:
+    from qll.reports.lab_network import NetworkLab
 
 HOST = "127.0.0.1"
 MOST_BYTES = 1 << 17
@@ -34,8 +37,10 @@ class LabServer(ThreadingHTTPServer):
     daemon_threads = True
     allow_reuse_address = True
 
-    def __init__(self, port: int = 0) -> None:
-        self.page = served_page().encode()
+    def __init__(self, port: int = 0, network: NetworkLab | None = None) -> None:
+        """With a ``network`` the page is about that and its data points."""
+        self.network = network
+        self.page = (served_page() if network is None else network.page()).encode()
         self.computing = threading.Lock()  # one picture at a time: torch uses all cores
         try:
             super().__init__((HOST, port), _Handler)
@@ -70,7 +75,7 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         if not self._is_ours():
             return
-        if urlsplit(self.path).path != "/evaluate":
+        if urlsplit(self.path).path != self._question:
             self._refuse(404, "there is no such page")
         elif self.headers.get_content_type() != "application/json":
             # A form of another site can send other types without asking; this one it cannot.
@@ -86,12 +91,23 @@ class _Handler(BaseHTTPRequestHandler):
         body = self.rfile.read(int(length))
         try:
             with self.server.computing:
-                reply = evaluate(LabRequest.from_json(_parsed(body)))
+                reply = self._answer(_parsed(body))
             self._send_json(200, reply)
         except QllError as error:
             self._send_json(422, {"error": report_error(error)})
         except RecursionError:
             self._refuse(422, "the formula is nested too deeply")
+
+    @property
+    def _question(self) -> str:
+        return "/evaluate" if self.server.network is None else "/examine"
+
+    def _answer(self, values: Any) -> dict[str, Any]:
+        if self.server.network is None:
+            return evaluate(LabRequest.from_json(values))
+        from qll.reports.lab_network import NetworkRequest
+
+        return self.server.network.examine(NetworkRequest.from_json(values))
 
     def _is_ours(self) -> bool:
         """Host and origin must be this server: no other site, and no name that was pointed here."""

@@ -102,12 +102,9 @@ def _listed(found: Sequence[Move]) -> list[str]:
     return [*lines, f"  and {more} more"] if more > 0 else lines
 
 
-def point_lines(point: Any, names: Sequence[str], second: Any = None) -> list[str]:
-    """A point by the names of its entries; of two, where they differ."""
+def point_lines(point: Any, names: Sequence[str]) -> list[str]:
+    """A point by the names of its entries."""
     values = np.asarray(point, dtype=np.float64).reshape(-1)
-    if second is not None:
-        found = moves(point, second, names)
-        return [f"x and x2 differ in {len(found)} of {len(names)} inputs", *_listed(found)]
     pairs = [f"{name} = {value:.6g}" for name, value in zip(names, values, strict=True)]
     more = len(pairs) - 2 * MOST_MOVES
     said = ", ".join(pairs[: 2 * MOST_MOVES]) + (f", and {more} more" if more > 0 else "")
@@ -137,10 +134,12 @@ def describe(
             lines.append(f"moved: {moved}")
         elif before is not None:
             lines += moved_lines(before, witness, known)
-        if row.get("witness2") is not None:
-            lines += point_lines(witness, known, row["witness2"])
-        elif before is None:
+        if before is None:
             lines += point_lines(witness, known)
+        if row.get("witness2") is not None:
+            found = moves(witness, row["witness2"], known)
+            lines.append(f"x2 differs from it in {len(found)} of {len(known)} inputs")
+            lines += _listed(found)
     lines += _basis(row)
     return [lines[0], *(f"  {line}" for line in lines[1:])]
 
@@ -164,7 +163,7 @@ def _basis(row: Mapping[str, Any]) -> list[str]:
     if row.get("uncertified"):
         lines.append(f"the checker: {row['uncertified']}")
     bound = row.get("bound")
-    if row["status"] == "verified" and bound is not None and not row.get("vacuous"):
+    if row["status"] == "verified" and bound is not None and bound > 0 and not row.get("vacuous"):
         lines.append(f"margin: whatever would break the rule is refuted by at least {bound:.4g}")
     lines += [f"note: {note}" for note in row.get("notes") or ()]
     if row.get("backend"):
