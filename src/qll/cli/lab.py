@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -66,7 +66,7 @@ def _watched(
     network: Path | None,
     data: str | None,
     data_dir: str | None,
-    table: dict[str, str],
+    table: dict[str, Any],
     settings: dict[str, float],
 ) -> NetworkLab:
     from qll.data import load as load_data
