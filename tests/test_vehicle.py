@@ -149,7 +149,7 @@ def test_vehicle_and_marabou_find_what_we_find(name: str, tmp_path: Path, solver
     """Ten exported properties, each rule with an m that holds and one that does not: through
     Vehicle with our solver, through Vehicle with Marabou behind it, and without Vehicle."""
     text, most_of = RULES[name]
-    rng = np.random.default_rng(len(name))
+    rng = np.random.default_rng(len(text))
     first = linear(rng.normal(size=(4, 2)).tolist(), rng.normal(size=4).tolist())
     last = linear(rng.normal(size=(2, 4)).tolist(), [0.0, 0.0])
     network = load(nn.Sequential(first, nn.ReLU(), last), input_shape=(2,))

@@ -170,6 +170,13 @@ def test_its_process_is_ended_when_the_time_is_over(
     assert child.poll() is not None, "it still runs"
 
 
+def test_a_query_without_a_limit_is_answered() -> None:
+    """As the command line asks without --timeout: 1e9 seconds are more than the system can wait."""
+    network = chain((np.eye(2), [0.0, 0.0]), (np.eye(2), [0.0, 0.0]))
+    query = Query(network, np.zeros(2), np.ones(2), affine([(("y", 0), 1.0)], -2.0))
+    assert ask(query, seconds=1e9).status is Status.VERIFIED
+
+
 def test_a_process_that_dies_is_a_failure_of_the_backend(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Any
 ) -> None:

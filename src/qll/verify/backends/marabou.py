@@ -49,6 +49,7 @@ from qll.verify.verdict import Reason, Status, Verdict
 # From a point on the boundary to one beyond it: sign steps, and a query that asks for more than 0.
 NEAR = Plan(starts=0, steps=10)
 SLACK = 1e-4
+LONGEST_WAIT = 1e6  # seconds: the system's own count of milliseconds ends at twice that
 # What it refutes beyond the violation itself, in units of each leaf's range.
 ROOM = 1e-4
 NOTE = "by Marabou in floating point, strict inequalities made non-strict"
@@ -233,8 +234,9 @@ class _Process:
                 os.set_blocking(pipe.fileno(), False)
                 both_ways.register(pipe, event)
             while not found.endswith(b"\n"):
-                ready = both_ways.select(max(0.0, deadline - time.monotonic()))
-                if not ready:
+                left = deadline - time.monotonic()
+                ready = both_ways.select(min(max(0.0, left), LONGEST_WAIT))
+                if not ready and left <= LONGEST_WAIT:
                     return None
                 for key, _ in ready:
                     if key.fileobj is send:
