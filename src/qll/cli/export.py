@@ -187,7 +187,7 @@ def _asked(
             )
         batch = tuple(part.numpy() for part in test.batch(slice(index, index + 1)))
     problem = Problem.of(rule, handle, batch[0], batch[1], timeout=1.0)
-    return document_of(problem.query(0), handle.normalisation)
+    return document_of(problem.query(0, solved=False), handle.normalisation)
 
 
 def _require(option: str, value: str | None, known: tuple[str, ...]) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
@@ -21,8 +21,10 @@ from qll.formula.normal import (
     Folded,
     Ties,
     cases,
+    eliminate,
     fold,
     rename,
+    rounded,
     substitute,
     through,
     tie,
@@ -62,9 +64,15 @@ class Asked:
 
 
 def ask(
-    question: Question, inputs: int, outputs: int, values: Mapping[str, Sequence[Any]]
+    question: Question,
+    inputs: int,
+    outputs: int,
+    values: Mapping[str, Sequence[Any]],
+    *,
+    solved: bool = True,
 ) -> Asked:
-    """``values`` are those of x0 and, where it is spoken of, y0, at the data point."""
+    """``values`` are those of x0 and, where it is spoken of, y0, at the data point. ``solved``:
+    equations between inputs of one point are, for one of them."""
     if any(place.move is not None for place in question.places):
         return _ask_image(question, inputs, outputs, values)
     points = len(question.places)
@@ -94,7 +102,9 @@ def ask(
     }
     form = rename(substitute(question.form, values), names)
     choices = _choices(question.values, groups, ties, inputs)
-    return Asked(points, ties, lower, upper, integers, tuple(constraints), choices, form)
+    found = Asked(points, ties, lower, upper, integers, tuple(constraints), choices, form)
+    few = points == 1 and ties.count <= MOST_SOLVED
+    return _without_equations(found) if solved and few else found
 
 
 def _substituted(constraint: Affine, values: Mapping[str, Sequence[Any]]) -> Affine:
@@ -168,6 +178,47 @@ def _choices(
         sides += [affine([(("x", k), -ONE)], v) for k, v in numbers.items()]
         found[tuple((k, float(v)) for k, v in numbers.items())] = tuple(sides)
     return tuple(found.values())
+
+
+# --- equations ---
+
+# Variables of a question whose equations are solved: the map has that many entries squared.
+MOST_SOLVED = 1000
+
+
+def _without_equations(asked: Asked) -> Asked:
+    """The same over fewer variables: what an equation says of them is solved for one. A region that
+    is thin has no inside in which a search could find a point. Whole numbers stay as they are, and
+    so does what has values of its own."""
+    chosen = {k for choice in asked.choices for side in choice for (_, k), _ in side.terms}
+    kept = [k in chosen or bool(asked.integers and asked.integers[k])
+            for k in range(asked.ties.count)]  # fmt: skip
+    solved = eliminate(asked.constraints, asked.ties.count, kept)
+    if solved is None:
+        return asked
+    rows, left, constraints = solved
+    for k, row in enumerate(rows):
+        if k not in left:
+            constraints += _between(row, asked.lower[k], asked.upper[k])
+    lower, upper = ([side[k] for k in left] for side in (asked.lower, asked.upper))
+    lower, upper = _bounded(lower, upper, constraints)
+
+    def moved(form: HardForm) -> Any:
+        return through(form, {"x": rows})
+
+    first = {home: f"x[{k}]" for k, home in reversed(list(enumerate(asked.ties.home)))}
+    return replace(
+        asked,
+        ties=Ties(tuple(range(len(left))), len(left)),
+        lower=lower,
+        upper=upper,
+        integers=None if asked.integers is None else [asked.integers[k] for k in left],
+        constraints=tuple(c for c in constraints if _matters(c, lower, upper)),
+        choices=tuple(tuple(moved(side) for side in choice) for choice in asked.choices),
+        form=moved(asked.form),
+        image=tuple(rows[home] for home in asked.ties.home),
+        names=tuple(first[k] for k in left),
+    )
 
 
 # --- images of a few parameters ---
@@ -246,6 +297,25 @@ def _matters(constraint: Affine, lower: Sequence[float], upper: Sequence[float])
 def _bounded(
     lower: list[float], upper: list[float], constraints: Sequence[Affine]
 ) -> tuple[list[float], list[float]]:
-    """Ends for variables that have none, where a constraint gives them some: rounded outward."""
+    """Ends cut by what is said of one variable; and for variables that have none, where a
+    constraint gives them some by the ends of others: rounded outward."""
     cut = fold(lower, upper, VIOLATED, constraints)
-    return (lower, upper) if cut.is_empty else (cut.lower, cut.upper)
+    if cut.is_empty:
+        return lower, upper
+    lower, upper = cut.lower, cut.upper
+    changed = any(map(math.isinf, (*lower, *upper)))
+    while changed:
+        changed = False
+        for constraint in constraints:
+            for (_, k), c in constraint.terms:
+                end = (upper if c > 0 else lower)[k]
+                if math.isfinite(end):
+                    continue
+                others = [(d, (lower if d > 0 else upper)[j]) for (_, j), d in constraint.terms
+                          if j != k]  # fmt: skip
+                if not all(math.isfinite(value) for _, value in others):
+                    continue
+                rest = sum((d * Fraction(v) for d, v in others), Fraction(constraint.constant))
+                (upper if c > 0 else lower)[k] = rounded(-rest / c, up=c > 0)
+                changed = True
+    return lower, upper

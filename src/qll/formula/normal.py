@@ -215,13 +215,13 @@ class _Ends:
         if strict:
             self.strict.add((k, end))
         if coefficient > 0:
-            low, inner = _rounded(end, up=False), _rounded(end, up=True)
+            low, inner = rounded(end, up=False), rounded(end, up=True)
             if strict and inner == end:
                 inner = math.nextafter(inner, math.inf)
             self.lower[k] = max(self.lower[k], low)
             self.least[k] = max(self.least[k], inner)
         else:
-            high, inner = _rounded(end, up=True), _rounded(end, up=False)
+            high, inner = rounded(end, up=True), rounded(end, up=False)
             if strict and inner == end:
                 inner = math.nextafter(inner, -math.inf)
             self.upper[k] = min(self.upper[k], high)
@@ -249,7 +249,7 @@ def _integer(value: float, rounded: Any) -> float:
     return float(rounded(value))
 
 
-def _rounded(value: Fraction, *, up: bool) -> float:
+def rounded(value: Fraction, *, up: bool) -> float:
     """The nearest float that is not below (``up``) or not above."""
     try:
         near = float(value)
@@ -318,7 +318,60 @@ def tie(constraints: Sequence[Affine], inputs: int, points: int = 1) -> tuple[Ti
     return Ties(home, len(number)), left
 
 
+def eliminate(
+    constraints: Sequence[Affine], count: int, kept: Sequence[bool]
+) -> tuple[list[Affine], list[int], list[Affine]] | None:
+    """Equations among the constraints, solved: each variable as a function of those that are left
+    (``("x", place in the list of them)``), which these are, and the other constraints over them.
+    Variables that are ``kept`` stay as they are, and so do equations of nothing else. None: there
+    is nothing to solve.
+
+    >>> from qll.formula.hard import affine
+    >>> sum_ = affine([(("x", 0), 1), (("x", 1), 2)], -3)
+    >>> rows, left, rest = eliminate([sum_, negated(sum_)], 2, [False, False])
+    >>> left, rows[1].terms, rows[1].constant, rest
+    ([0], ((('x', 0), Fraction(-1, 2)),), Fraction(3, 2), [])
+    """
+    said, solved = set(constraints), dict[int, Affine]()
+    gone = set[Affine]()
+    for constraint in constraints:
+        if constraint in gone or negated(constraint) not in said or len(constraint.terms) < 2:
+            continue  # what is said of one input alone is for the box
+        row = _solved_by(constraint, solved)
+        free = [(abs(c), k) for (_, k), c in row.terms if not kept[k]]
+        if not free:
+            continue
+        _, pivot = max(free)
+        factor = dict(row.terms)[("x", pivot)]
+        value = affine([(s, -c / factor) for s, c in row.terms if s != ("x", pivot)],
+                       -Fraction(row.constant) / factor)  # fmt: skip
+        solved = {k: _solved_by(held, {pivot: value}) for k, held in solved.items()}
+        solved[pivot] = value
+        gone |= {constraint, negated(constraint)}  # type: ignore[arg-type]
+    if not solved:
+        return None
+    left = [k for k in range(count) if k not in solved]
+    place = {"x": [affine([(("x", left.index(k)), 1)]) if k not in solved else affine(())
+                   for k in range(count)]}  # fmt: skip
+    own: list[Any] = [
+        through(solved[k], place) if k in solved else place["x"][k] for k in range(count)
+    ]
+    rest: list[Any] = [through(c, {"x": own}) for c in constraints if c not in gone]
+    return own, left, rest
+
+
+def _solved_by(form: Affine, solved: Mapping[int, Affine]) -> Affine:
+    terms, constant = list[tuple[Any, Any]](), Fraction(form.constant)
+    for (source, k), c in form.terms:
+        if k in solved:
+            terms += [(slot, c * factor) for slot, factor in solved[k].terms]
+            constant += c * Fraction(solved[k].constant)
+        else:
+            terms.append(((source, k), c))
+    return affine(terms, constant)
+
+
 __all__ = [
-    "MOST_CASES", "Folded", "Ties", "cases", "demands", "fold", "is_axis", "rename",
-    "substitute", "through", "tie",
+    "MOST_CASES", "Folded", "Ties", "cases", "demands", "eliminate", "fold", "is_axis", "rename",
+    "rounded", "substitute", "through", "tie",
 ]  # fmt: skip

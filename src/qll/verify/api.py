@@ -199,8 +199,9 @@ class Problem:
     def _products(self) -> Products:
         return {}
 
-    def query(self, index: int) -> Query:
-        """Region x network x formula for one data point."""
+    def query(self, index: int, *, solved: bool = True) -> Query:
+        """Region x network x formula for one data point; not ``solved``, equations between inputs
+        stay constraints, as other formats have them."""
         prop, x0, handle = self.prop, self.points[index], self.handle
         Region.of(prop, torch.from_numpy(x0[None]))  # names what is wrong with it
         pattern = None if self.labels is None else tuple(sorted(set(self.labels[index])))
@@ -217,7 +218,8 @@ class Problem:
             )
         if "y0" in prop.sources:
             values["y0"] = outputs_at(handle, x0.reshape(-1))
-        asked = ask(question(self._text, pattern, shape), x0.size, handle.output_size, values)
+        posed = question(self._text, pattern, shape)
+        asked = ask(posed, x0.size, handle.output_size, values, solved=solved)
         return Query(
             network_of(asked, self._runs, self._products, self.arithmetic),
             np.array(asked.lower),

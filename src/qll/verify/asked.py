@@ -51,5 +51,6 @@ def shaped(query: Query, verdict: Verdict, shape: tuple[int, ...]) -> Verdict:
     if isinstance(network, Moved):
         moving = zip(network.names, verdict.witness.tolist(), strict=True)
         said = [f"{name} = {value:.6g}" for name, value in moving if "[" not in name]
-        notes = (*notes, f"the witness is the image of {', '.join(said)}")
+        if said:
+            notes = (*notes, f"the witness is the image of {', '.join(said)}")
     return replace(verdict, witness=first.reshape(shape), witness2=second, notes=notes)

@@ -46,7 +46,7 @@ class Evidence(StrEnum):
 
 # What every 'verified' of our own provers rests on.
 PROVER_NOTE = "bounds computed in float64, less what rounding can have added to them"
-VACUOUS_NOTE = "holds whatever the network computes: the data point makes the premise false"
+VACUOUS_NOTE = "holds whatever the network computes: no point of the region meets its premise"
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,0 +1,127 @@
+"""Regions without an inside: equations between inputs are solved for one of them, exactly."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+from forgery_claims import largest, model_of, random_layers
+
+import qll
+from qll.networks import load
+from qll.verify.api import Problem
+from qll.verify.moved import Moved
+from qll.verify.verdict import Evidence
+
+
+def equation_rule(rng: np.random.Generator) -> tuple[str, Any, bool | None]:
+    """``a x[0] + b x[1] == c`` in a box; other inputs are fixed, so that a line is left, and what
+    holds on it is known. None: the region is empty."""
+    layers = random_layers(rng)
+    while len(layers[0][0][0]) < 2:
+        layers = random_layers(rng)
+    layers = [*layers[:-1], (layers[-1][0][:1], layers[-1][1][:1])]
+    inputs = len(layers[0][0][0])
+    a, b = int(rng.choice([-3, -1, 1, 2])), int(rng.choice([-2, -1, 1, 2]))
+    c = int(rng.integers(-4, 5)) / 4
+    fixed = rng.integers(-4, 5, inputs) / 4
+    low, high = -1.0, 1.0
+    # x[1] = (c - a x[0]) / b lies in the box too.
+    ends = sorted((Fraction(c) - b * Fraction(side)) / a for side in (low, high))
+    first, last = max(Fraction(low), ends[0]), min(Fraction(high), ends[1])
+    region = f"box(-1, 1) and {a}*x[0] + {b}*x[1] == {c!r}"
+    region += "".join(f" and x[{k}] == {float(fixed[k])!r}" for k in range(2, inputs))
+    if first > last:
+        return f"forall x in {region}: y[0] <= 0", layers, None
+    if float(first) != first or float(last) != last:  # ends that enumeration does not take
+        return equation_rule(rng)
+    weight, bias = layers[0]
+    way = weight[:, 0] - weight[:, 1] * a / b
+    base = bias + weight[:, 1] * c / b + weight[:, 2:] @ fixed[2:]
+    line = [(way[:, None], base), *layers[1:]]
+    _, most = largest(line, [Fraction(1)], float(first), float(last))
+    bound = float(most) + float(rng.choice([-0.25, -(2.0**-8), 2.0**-8, 0.25, 1]))
+    return f"forall x in {region}: y[0] <= {bound!r}", layers, Fraction(bound) >= most
+
+
+def run(seed: int, count: int, every: int) -> list[str]:
+    rng = np.random.default_rng(seed)
+    found = []
+    for number in range(count):
+        text, layers, true = equation_rule(rng)
+        prop = qll.parse(text, outputs=1)
+        certified = number % every == 0
+        (verdict,) = qll.verify(prop, load(model_of(layers)), certified=certified, timeout=5)
+        if true is None:
+            assert verdict.vacuous
+        elif true:
+            assert verdict.status == "verified", (text, layers, verdict)
+        else:
+            assert verdict.status == "falsified", (text, layers, verdict)
+        if certified and not verdict.vacuous:
+            assert verdict.evidence is Evidence.CHECKED
+        found.append("empty" if true is None else str(verdict.status))
+    return found
+
+
+def test_rules_on_a_line_are_decided() -> None:
+    """Every one of them: neither side of an equation is out of reach of a search."""
+    found = run(21, 50, 2)
+    assert found.count("verified") > 10 and found.count("falsified") > 10, found
+
+
+@pytest.mark.slow
+def test_a_thousand_rules_on_a_line_are_decided() -> None:
+    run(22, 1000, 10)
+
+
+@pytest.mark.parametrize(
+    "region",
+    [
+        "box(0, 1) and x[0] + x[1] == 1",
+        "box(0, 1) and x[0] + x[1] + x[2] == 1",
+        "box(0, 1) and x[0] + x[1] + x[2] == 1 and x[0] == 2*x[1]",
+        "box(0, 1) and x[0]/3 + x[1] == 0.3 and x[2] <= 0.5",
+        "box(0, 1) and x[0] + x[1] + x[2] == 1 and integer(x[0])",
+    ],
+)
+def test_violated_rules_of_thin_regions_have_witnesses(region: str) -> None:
+    first = [[1.0, -1.0, 0.5], [0.5, 1.0, 1.0]], [0.0, 0.1]
+    network = load(model_of([first, ([[1.0, 1.0]], [0.0])]))
+    (bad,) = qll.verify(qll.parse(f"forall x in {region}: y[0] <= 0.4", outputs=1), network,
+                        certified=True, timeout=10)  # fmt: skip
+    assert bad.status == "falsified" and bad.evidence is Evidence.CHECKED
+    (good,) = qll.verify(qll.parse(f"forall x in {region}: y[0] <= 5", outputs=1), network,
+                         certified=True, timeout=10)  # fmt: skip
+    assert good.status == "verified" and good.evidence is Evidence.CHECKED
+
+
+def test_an_input_that_is_fixed_is_no_equation() -> None:
+    """It is for the box, so that points of a data set share one network."""
+    network = load(model_of([([[1.0, 1.0]], [0.0])]))
+    prop = qll.parse("forall x in ball(x0, 1) and x[0] == x0[0]: y[0] <= 1", outputs=1)
+    assert Problem.of(prop, network, np.zeros((1, 2)), timeout=1).query(0).network is network
+    both = qll.parse("forall x in ball(x0, 1) and x[0] + x[1] == 1: y[0] <= 2", outputs=1)
+    problem = Problem.of(both, network, np.zeros((1, 2)), timeout=1)
+    assert isinstance(problem.query(0).network, Moved)
+    plain = problem.query(0, solved=False)  # what is written in other formats
+    assert plain.network is network and len(plain.constraints) == 2
+
+
+def test_a_ball_around_x_bounds_the_second_point() -> None:
+    """By the ends of x; the checker derives the same."""
+    network = load(model_of([([[1.0, -1.0]], [0.0]), ([[1.0]], [0.0])]))
+    text = "forall x in box(0, 1), x2 in ball(x, 0.25): y2[0] - y[0] <= {}"
+    (good,) = qll.verify(qll.parse(text.format(0.51), outputs=1), network, certified=True)
+    assert good.status == "verified" and good.evidence is Evidence.CHECKED
+    (bad,) = qll.verify(qll.parse(text.format(0.4), outputs=1), network, certified=True)
+    assert bad.status == "falsified" and bad.witness2 is not None and bad.witness is not None
+    assert (np.abs(bad.witness2 - bad.witness) <= 0.25).all()
+
+
+def test_a_closed_rule_that_says_nothing_is_told_so() -> None:
+    network = load(model_of([([[1.0, -1.0]], [0.0])]))
+    (empty,) = qll.verify(qll.parse("forall x in box(0, 1): x[0] >= 2 -> y[0] <= -5"), network)
+    assert empty.vacuous and "no point of the region meets its premise" in empty.notes[0]
