@@ -82,3 +82,28 @@ def test_alsomitra(tmp_path: Path) -> None:
     assert any(word in found.output for word in ("verified", "falsified", "unknown"))
     shown = CliRunner().invoke(build_app(), ["data", data], catch_exceptions=False)
     assert "theta" in shown.output and "regression" in shown.output
+
+
+MONOTONE = ROOT / "examples" / "monotone"
+CARS = Path(SHARED or "") / "tabular" / "monotone"
+
+
+@pytest.mark.skipif(not SHARED or not CARS.is_dir(), reason="needs QLL_SHARED")
+@pytest.mark.parametrize(
+    ("rule", "table"), [("larger.qll", "cars.toml"), ("risk.qll", "heart.toml")]
+)
+def test_monotone(tmp_path: Path, rule: str, table: str) -> None:
+    """The README's commands, with a small network and few epochs: proved all the same."""
+    words = [str(MONOTONE / rule), "--data", str(MONOTONE / table)]
+
+    def run(*more: str) -> Any:
+        return CliRunner().invoke(build_app(), list(more), catch_exceptions=False)
+
+    out = tmp_path / "run"
+    small = ("--network", "mlp:6,6", "--method", "signed", "--epochs", "3", "--out", str(out))
+    trained = run("train", *words, *small)
+    assert trained.exit_code == 0 and "by construction" in trained.output, trained.output
+    proofs = ("--network", str(out / "model.onnx"), "--certificate", str(tmp_path / "proofs"))
+    found = run("verify", *words, *proofs)
+    assert found.exit_code == 0 and "1 of 1 proofs confirmed" in found.output, found.output
+    assert run("audit", str(tmp_path / "proofs")).exit_code == 0

@@ -15,13 +15,15 @@ from qll.bounds.steps import step_bounds
 from qll.cycle import CycleConfig, cycle
 from qll.data import load
 from qll.data.base import DataSet
-from qll.errors import FormulaError, NetworkError
+from qll.errors import FormulaError, InputError, NetworkError
 from qll.properties import parse
 from qll.regions import Region
 from qll.training.config import resolve
 from qll.training.feedback import Feedback
 from qll.training.loop import train
+from qll.training.methods.signed import ways_of_inputs, ways_of_outputs
 from qll.training.pairs import boxed_term, moved_bounds, spread
+from qll.verify.verdict import Evidence
 
 RISING = """
 forall x in domain,
@@ -166,3 +168,66 @@ def test_pairs_that_break_the_rule_are_fed_back(tmp_path: Path) -> None:
     pair = spread(prop, {"x": kept.witnesses, "x2": kept.seconds}, x0, torch.Generator())
     between = (pair["x"] >= kept.witnesses) & (pair["x"] <= kept.seconds)
     assert bool(between.all())
+
+
+# --- by construction ---
+
+FAIR = """
+forall x in domain, x2 in domain and x2["size"] == x["size"]:
+  y["price"] >= 2 -> y2["price"] >= 2
+"""
+
+
+def test_signs_of_weights_make_a_network_rise_whatever_it_learns(tmp_path: Path) -> None:
+    data = homes()
+    prop = parse(RISING, schema=data.schema)
+    x = torch.from_numpy(data.train.inputs)
+    assert ways_of_inputs(prop, x) == [1.0, None] and ways_of_outputs(prop, 1) == [1.0]
+    path = tmp_path / "rule.qll"
+    path.write_text(RISING)
+    options = {"epochs": 15, "network": "mlp:9,6", "learning_rate": 0.03, "method": "signed"}
+    run = train(resolve(str(path), data.name, options=options), tmp_path / "run", data=data)
+    assert run.evaluation.r2 is not None and run.evaluation.r2 > 0.75
+    (verdict,) = qll.verify(
+        prop, run.model.eval(), data.test.batch(slice(0, 1))[0], certified=True, timeout=30
+    )
+    assert str(verdict.status) == "verified" and verdict.nodes == 1
+    assert verdict.evidence is Evidence.CHECKED
+
+
+def test_a_network_is_made_blind_to_what_a_rule_lets_go_either_way(tmp_path: Path) -> None:
+    data = homes()
+    prop = parse(FAIR, schema=data.schema)
+    x = torch.from_numpy(data.train.inputs)
+    assert ways_of_inputs(prop, x) == [None, 0.0] and ways_of_outputs(prop, 1) == [0.0]
+    path = tmp_path / "rule.qll"
+    path.write_text(FAIR)
+    options = {"epochs": 10, "network": "mlp:6", "method": "signed", "learning_rate": 0.03}
+    model = train(resolve(str(path), data.name, options=options), data=data).model
+    other = torch.cat((x[:, :1], 4 - x[:, 1:]), 1)
+    assert torch.equal(model(x), model(other))
+    assert float(model(x).detach().std()) > 0.1
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('forall x in domain: y["price"] >= 0', "over two points"),
+        (RISING.replace(">= y[", ">= 1 + y["), "equal outputs"),
+    ],
+)
+def test_what_signs_cannot_give_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "rule.qll"
+    path.write_text(text)
+    config = resolve(str(path), "data", options={"epochs": 1, "method": "signed"})
+    with pytest.raises(InputError, match=message):
+        train(config, data=homes())
+
+
+def test_other_layers_have_no_signs_to_keep(tmp_path: Path) -> None:
+    path = tmp_path / "rule.qll"
+    path.write_text(RISING)
+    config = resolve(str(path), "data", options={"epochs": 1, "method": "signed"})
+    wavy = nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 1))
+    with pytest.raises(NetworkError, match="signs of this network's weights"):
+        train(config, data=homes(), model=wavy)

@@ -10,8 +10,9 @@ because ``(c s - B) dz`` is linear in s and in dz. So a row of differences is ta
 layers to ``q . dx + rest``, least at an end of each dx.
 
 **Steps.** All of this is homogeneous: for ``dx = t v`` with t > 0 everything is t times what it is
-for ``dx = v``. A difference that is >= 0 for every direction v of the region is >= 0 for every
-step, however short, and at none it is 0: that is how ``y2 >= y`` is shown where x2 may be x.
+for ``dx = v``. A difference that is >= 0 for every direction v of the region, or for every axis
+along which it has steps, is >= 0 for every step, however short, and at none it is 0: that is how
+``y2 >= y`` is shown where x2 may be x.
 
 **The error** is that of `qll.audit.bounds`: a coefficient that a product ``c W`` gives is off by at
 most ``2 g |c| |W|``, weights and sums together, which moves the result by U times that, U being the
@@ -32,6 +33,7 @@ import numpy as np
 from qll.audit.network import Array, Network, require
 
 TINY, LEAST = 2.0**-500, 2.0**-400
+MOST_AXES = 16
 
 
 class Slopes:
@@ -193,11 +195,23 @@ def _combined(
 
 
 def _directions(first: Array, last: Array, moving: list[int]) -> list[tuple[Array, Array]]:
-    """Boxes of directions: every step of the region is a positive multiple of one, or 0."""
-    if len(moving) == 1:
-        signs = [s for s, some in ((1.0, last.max() > 0), (-1.0, first.min() < 0)) if some]
-        return [(np.sign(np.abs(first) + np.abs(last)) * s,) * 2 for s in signs]
-    return [(np.where(first < 0, -1.0, 0.0), np.where(last > 0, 1.0, 0.0))]
+    """Boxes of directions: every step of the region is a sum of multiples, none negative, of some.
+
+    For one pair of points every ReLU has some slope, and with these slopes the difference is linear
+    in the step. Bounds are for all slopes at once, so they may be summed over the axes; of a box of
+    directions, which holds 0, rounding leaves less than 0 where nothing falls. Of many axes there
+    is the box alone, or the sum would take too long.
+    """
+    if len(moving) > MOST_AXES:
+        return [(np.where(first < 0, -1.0, 0.0), np.where(last > 0, 1.0, 0.0))]
+    found = []
+    for k in moving:
+        for sign, some in ((1.0, last[k] > 0), (-1.0, first[k] < 0)):
+            if some:
+                axis = np.zeros_like(first)
+                axis[k] = sign
+                found.append((axis, axis))
+    return found
 
 
 def _outward(value: Fraction, sign: int) -> float:

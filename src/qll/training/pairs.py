@@ -37,8 +37,7 @@ def may_meet(prop: Property, x: Tensor) -> bool:
         return False
     region = Region.of(prop, x[:16])
     first = region.sample(torch.Generator().manual_seed(0))["x"]
-    tolerance = 1e-5 * float(first.abs().max().clamp(min=1.0))
-    if not bool(region.contains({"x": first, "x2": first}, tolerance).all()):
+    if not bool(region.contains({"x": first, "x2": first}, _inexact(first)).all()):
         return False
     outputs = prop.outputs or prop.specification.outputs or 1
     y = torch.linspace(-1.0, 1.0, len(first) * outputs).reshape(len(first), outputs).to(first)
@@ -55,7 +54,8 @@ def near_term(
     """The property at the worst of many pairs near each other, half of them at data, in units of
     their distance. Whole numbers are not kept whole here: what holds between them holds at them."""
     rows = torch.arange(_DRAWN) % len(x)
-    pair = _near(_drawn(prop, Region.of(prop, x[rows]), x[rows], seed))
+    region = Region.of(prop, x[rows])
+    pair = _near(region, _drawn(prop, region, x[rows], seed), seed)
     near = in_steps(prop, x)
     with torch.no_grad():
         found = property_term(model, near, pair, x0=x[rows], labels=None, logic=logic)
@@ -81,7 +81,7 @@ def boxed_term(
     region = Region.of(prop, x[rows])
     points = _drawn(prop, region, x[rows], seed)
     if found is None:
-        points, prop = _near(points), in_steps(prop, x)
+        points, prop = _near(region, points, seed), in_steps(prop, x)
     else:
         rows = torch.cat((rows, torch.arange(len(x))))
         region = Region.of(prop, x[rows])
@@ -137,8 +137,24 @@ def _drawn(prop: Property, region: Region, x: Tensor, seed: int) -> Points:
     return region.project({"x": start, "x2": points["x2"]})
 
 
-def _near(points: Points) -> Points:
-    return {"x": points["x"], "x2": points["x"] + NEAR * (points["x2"] - points["x"])}
+def _near(region: Region, points: Points, seed: int) -> Points:
+    """Half of the pairs differ in a single input, where the region has such pairs: what rises
+    along every axis rises, but not the other way round."""
+    x, step = points["x"], points["x2"] - points["x"]
+    flat = step.flatten(1)
+    if int((flat != 0).any(0).sum()) > 1:
+        draw = torch.Generator().manual_seed(seed + 1)
+        order = torch.rand(flat.shape, generator=draw).to(flat.device) * (flat != 0)
+        one = torch.zeros_like(flat).scatter_(1, order.argmax(1, keepdim=True), 1.0)
+        alone = (flat * one).reshape(step.shape)
+        kept = region.contains({"x": x, "x2": x + alone}, _inexact(x))
+        kept &= torch.arange(len(x), device=kept.device) % 2 == 0
+        step = torch.where(kept.reshape(-1, *(1,) * (x.dim() - 1)), alone, step)
+    return {"x": x, "x2": x + NEAR * step}
+
+
+def _inexact(x: Tensor) -> float:
+    return 1e-5 * float(x.abs().max().clamp(min=1.0))
 
 
 def in_steps(prop: Property, x: Tensor) -> Property:

@@ -29,6 +29,7 @@ else:
 
 # So far inside that the checker, which rounds in its own way, will agree.
 ROOM = 1e-9
+MOST_AXES = 16  # along which a step is taken apart
 
 
 @dataclass(frozen=True)
@@ -168,16 +169,22 @@ class Pair:
         return lower, upper
 
     def _any_length(self, runs: Runs, first: Array, last: Array, rows: Array, direct: Array) -> Any:
-        """Whether the difference is never positive in any direction of the step."""
+        """Whether the difference is never positive in any direction of the step: along every axis,
+        since with the slopes of one pair it is linear in the step (`qll.audit.slope`)."""
         ways: list[tuple[Array, Array, Any]]
-        if int(self.moving.sum()) != 1:
+        axes = np.flatnonzero(self.moving).tolist()
+        if len(axes) > MOST_AXES:
             ways = [(np.where(first < 0, -1.0, 0.0), np.where(last > 0, 1.0, 0.0), None)]
         else:
-            one = np.broadcast_to(self.moving.astype(np.float64), first.shape)
-            up, down = (last > 0).any(axis=1), (first < 0).any(axis=1)
-            ways = [(one, one, up), (-one, -one, down)]
+            ways = []
+            for k in axes:
+                one = np.zeros_like(first)
+                one[:, k] = 1.0
+                ways += [(one, one, last[:, k] > 0), (-one, -one, first[:, k] < 0)]
         good = np.ones(len(first), dtype=bool)
         for least, most, needed in ways:
+            if needed is not None and not (needed & good).any():
+                continue
             value = self.bounds.lower(runs, least, most, rows, direct)[0][:, 0]
             enough = value >= 0
             good &= enough if needed is None else enough | ~needed
