@@ -15,6 +15,7 @@ from qll.bounds.dense import DenseGraph
 from qll.bounds.domain import Domain
 from qll.bounds.dual import Domains, DualBound, Multipliers, Rates
 from qll.bounds.lanes import ChainBounder, DualLanes, evaluate
+from qll.bounds.plain import PlainGraph
 from qll.networks.relu_form import Layer, ReluForm
 
 sparse = pytest.importorskip("scipy.sparse")
@@ -246,6 +247,30 @@ def test_compiled_bounds_of_graphs_are_those_of_the_reference(seed: int) -> None
         for name in ("low", "high", "value", "linear", "mixed", "mixed_linear"):
             ours, theirs = getattr(found, name)[n], getattr(expected, name)[0]
             assert np.allclose(ours, theirs, atol=1e-9), name
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_bounds_without_kernels_are_the_same(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    form = random_network(rng, skips=seed % 2 == 0).relu_form
+    lower = rng.standard_normal((5, form.input_size))
+    upper = lower + rng.random((5, form.input_size))
+    rows, constant = rng.standard_normal((4, 3)), rng.standard_normal(4)
+    inputs, parts = rng.standard_normal((4, form.input_size)), ([0], [1, 2, 3])
+    sizes = sizes_of(form, lower, upper)
+    for n in range(5):  # one by one: what is open on any of its boxes is bounded on all
+        given = (lower[n : n + 1], upper[n : n + 1], rows, constant, parts)
+        plain = PlainGraph(form).bound(*given, sizes=sizes, inputs=inputs)
+        dense = DenseGraph(form).bound(*given, sizes=sizes, inputs=inputs, margin=np.inf)
+        for name in ("low", "high", "value", "linear", "mixed", "mixed_linear"):
+            assert np.allclose(getattr(plain, name), getattr(dense, name), atol=1e-9), name
+    whole = PlainGraph(form).bound(lower, upper, rows, constant, parts, sizes=sizes, inputs=inputs)
+    points = rng.uniform(lower, upper, (200, *lower.shape))
+    for n in range(5):
+        at = points[:, n]
+        leaves = form.forward(at) @ rows.T + at @ inputs.T + constant
+        assert (leaves.min(axis=0) >= whole.value[n] - 1e-9).all()
+        assert (leaves[:, 1:].max(axis=1).min() >= whole.mixed[n, 1] - 1e-9).all()
 
 
 def test_linear_network_is_exact() -> None:

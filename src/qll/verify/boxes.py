@@ -19,6 +19,7 @@ import numpy as np
 from qll.bounds.crown import BoxBounds, Crown
 from qll.bounds.dense import DenseGraph
 from qll.bounds.lanes import ChainBounder, smallest_sizes
+from qll.bounds.plain import PlainGraph
 from qll.bounds.rounding import MOST, Rounding, Sizes
 from qll.bounds.splits import InputSplit, IntegerSplit, RealSplit
 from qll.kernels import available
@@ -70,16 +71,29 @@ class BoxProver:
         self.form = form
         self.alone = alone
         self.keeps = False  # what certificates need
+        self.most = np.inf  # boxes
         self.crown = Crown(form, device=device)
         compiled = compiled and available()
         fits = compiled and ChainBounder.fits(form)
         self.finisher = NeuronProver(ChainBounder(form)) if fits else None
-        self.dense = DenseGraph(form) if compiled and DenseGraph.fits(form) else None
+        self.dense: DenseGraph | PlainGraph | None = None
+        if compiled and DenseGraph.fits(form):
+            self.dense = DenseGraph(form)
         self._rounding: Rounding | None = None
+
+    @classmethod
+    def light(cls, form: ReluForm, work: int) -> BoxProver | None:
+        """One that needs no kernel and stops after about ``work`` multiplications."""
+        if not DenseGraph.fits(form):
+            return None
+        found = cls(form, compiled=False)
+        found.dense = plain = PlainGraph(form)
+        found.most = work // plain.work
+        return found if found.most else None
 
     def prepare(self) -> None:
         """Load the kernels, or compile them: seconds, once on a machine, and no query's time."""
-        if self.dense is not None:
+        if isinstance(self.dense, DenseGraph):
             _load_kernels()
         if self.finisher is not None:
             self.finisher.prepare()
@@ -100,7 +114,7 @@ class BoxProver:
 class _BoxRun:
     def __init__(self, prover: BoxProver, query: Query, deadline: float, search: Search) -> None:
         self.crown = prover.crown
-        self.dense = prover.dense
+        self.dense, self.most = prover.dense, prover.most
         # It reads the outputs alone.
         self.finisher = prover.finisher if query.search.inputs is None else None
         self.query = query
@@ -131,7 +145,7 @@ class _BoxRun:
         reach = float((np.abs(self.rows) @ last + np.abs(self.constant)).max())
         self.margin = MARGIN * max(1.0, reach)
 
-    def tighten(self, dense: DenseGraph) -> None:
+    def tighten(self, dense: DenseGraph | PlainGraph) -> None:
         """Sizes by CROWN over the whole box: interval arithmetic overstates those of deep ones."""
         rows = np.zeros((1, self.form.output_size))
         box = self.query.lower[None], self.query.upper[None]
@@ -158,6 +172,9 @@ class _BoxRun:
             began = clock.now()
             if began > self.deadline:
                 out.reason, out.bound = Reason.TIME, stack.bound
+                return out
+            if out.nodes >= self.most:
+                out.reason, out.bound = Reason.NODES, stack.bound
                 return out
             if TREE_BYTES * self.count + self.tree_bytes > MOST_TREE_BYTES:
                 self.drop()
@@ -309,7 +326,7 @@ class _BoxRun:
         done[at[good]] = True
         return done
 
-    def finish(self, finisher: NeuronProver, dense: DenseGraph, pool: Pool) -> Pool:
+    def finish(self, finisher: NeuronProver, dense: DenseGraph | PlainGraph, pool: Pool) -> Pool:
         """Optimised duals and splits of neurons on each box: what they close is not halved."""
         keep = np.ones(len(pool), dtype=bool)
         for row in range(len(pool)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -49,6 +50,8 @@ FROM_NODE = Plan(starts=0, steps=10, seed=2)
 SCATTER = Plan(starts=16384, steps=1, seed=3)
 SCATTER_PRODUCTS = 250_000_000
 SCATTER_AFTER = 4
+# What is tried in numpy before the kernels are loaded, which takes some tenths of a second.
+LIGHT_PRODUCTS = 400_000_000
 # Linear programmes in a row, each on a neighbouring activation pattern.
 CLIMBS = 10
 # Up to this many inputs the box is split, above it the neurons; if there are more ways to violate,
@@ -98,6 +101,9 @@ class BranchAndBound(Backend):
             if found.verdicts[i] is None and not budget.proofs and self.choose is None:
                 with found.paid_by([i], "root"):
                     small = restrict(query)
+            if found.verdicts[i] is None and not budget.proofs and self.choose is None:
+                with found.paid_by([i], "root") as work:
+                    found.verdicts[i] = self._lightly(network, query, work.deadline, small)
             if small is None and found.verdicts[i] is None and keys[i] not in provers:
                 with found.paid_by([k for k in found.open if keys[k] == keys[i]], "root"):
                     provers[keys[i]] = prover = (self.choose or choose_prover)(query)
@@ -116,6 +122,21 @@ class BranchAndBound(Backend):
                     )
                     found.verdicts[i] = verdict if budget.proofs else replace(verdict, proof=None)
         return found.finished()
+
+    def _lightly(
+        self, network: SearchNetwork, query: Query, deadline: float, small: Restricted | None
+    ) -> Verdict | None:
+        """A verdict that costs less than loading the kernels would."""
+        asked = query if small is None else small.query
+        if "qll.kernels.dual_boxes" in sys.modules or is_difference(asked):
+            return None
+        prover = BoxProver.light(asked.form, LIGHT_PRODUCTS)
+        if prover is None or ways(asked.search.tree) > FEW_WAYS:
+            return None
+        if not splits_boxes(asked):
+            prover.most = 1
+        verdict = self._prove(prover, network, query, deadline, None, small, proofs=False)
+        return replace(verdict, proof=None) if verdict.decided else None
 
     def _walk(
         self, query: Query, found: Found, deadline: float, near: dict[int, Judgement], index: int
