@@ -7,9 +7,10 @@ from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
-from exchange_cases import BOX1, HEAD1, layered, save
-from onnx import helper
+from exchange_cases import BOX1, BOX2, HEAD1, HEAD2, layered, save
+from onnx import TensorProto, helper, numpy_helper
 
 from qll.errors import InputError, NetworkError
 from qll.exchange.cases import cases
@@ -276,6 +277,24 @@ def test_wrong_files_are_named(adder: Path, two_inputs: Path) -> None:
     fixed = parse(start + "(declare-output Y real [1,1]))(assert (>= Y[0,0] 0))")
     with pytest.raises(InputError, match="declared as initialized"):
         answer(fixed, f"f={adder}")
+
+
+def test_declared_types_are_those_of_the_network(adder: Path) -> None:
+    """The standard, 5.3.2: an error, unless the query says real."""
+    text = HEAD2 + BOX2 + "(assert (>= Y[0] 1.5))"
+    single = parse(text.replace("real", "float32"))
+    assert answer(single, f"f={adder}")[0].answer is Answer.SAT
+    model = onnx.load(adder)
+    for entry in (*model.graph.input, *model.graph.output):
+        entry.type.tensor_type.elem_type = TensorProto.DOUBLE
+    for weight in model.graph.initializer:
+        values = numpy_helper.to_array(weight).astype(np.float64)
+        weight.CopyFrom(numpy_helper.from_array(values, weight.name))
+    double = adder.with_name("double.onnx")
+    double.write_bytes(model.SerializeToString())
+    with pytest.raises(InputError, match="has another type in"):
+        answer(single, f"f={double}")
+    assert answer(parse(text), f"f={double}")[0].answer is Answer.SAT
 
 
 @pytest.mark.parametrize("seed", range(12))

@@ -135,6 +135,19 @@ class _Model:
             )
         for tensor, entry in zip(declared, entries, strict=True):
             shape_in_model(tensor, entry, str(self.path))
+            self._check_type(tensor, entry)
+
+    def _check_type(self, tensor: Tensor, entry: Any) -> None:
+        """The standard: another type than the declared one is an error, unless that is ``real``."""
+        code = entry.type.tensor_type.elem_type
+        if not tensor.is_real and FLOATS.get(code) != tensor.element.lower():
+            raise InputError(
+                f"the {tensor.kind} '{tensor.name}' has another type in {self.path}",
+                expected=f"{tensor.element}, as the query declares",
+                found=FLOATS.get(code, f"ONNX's type {code}"),
+                fix="declare it as the network has it, or as real",
+                where=tensor.place or None,
+            )
 
     def alone(self) -> Network:
         """A network of one input and one output, as it is."""
