@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
@@ -18,6 +21,7 @@ from qll.cli.main import build_app
 from qll.errors import InputError
 from qll.exchange.document import Document
 from qll.exchange.files import parse
+from qll.exchange.files import read as read_file
 from qll.exchange.marabou import files
 from qll.exchange.rules import rule_of
 from qll.exchange.vehicle import lines
@@ -30,6 +34,7 @@ from qll.verify.exported import document_of
 from qll.verify.query import Query
 
 F = Fraction
+GOLDENS = Path(__file__).parent / "goldens/exchange"
 SUFFIX = {"vnnlib": "vnnlib", "vnnlib2": "v2.vnnlib", "vehicle": "vcl", "qll": "qll"}
 TWO_POINTS = ("monotonicity",)
 
@@ -93,6 +98,16 @@ def test_what_a_format_cannot_say_is_refused(tmp_path: Path) -> None:
         files(parse(HEAD1 + BOX1 + either))
 
 
+def point_of(query: Query, rng: np.random.Generator, k: int) -> tuple[np.ndarray, np.ndarray]:
+    """An input, of ten nine in the region, and outputs near the network's or near 0."""
+    x = rng.uniform(query.lower, query.upper)
+    near = query.form.forward(x[None])[0] if k % 2 else np.zeros(query.form.output_size)
+    near[0] += (0.0, 5.0)[k // 2 % 2]
+    if k % 10 == 9:
+        x[0] += (query.upper - query.lower)[0] * (1 if k % 20 == 9 else -1)
+    return x, near + rng.normal(0, (0.01, 0.5, 3)[k % 3], near.size)
+
+
 @pytest.mark.parametrize("name", names())
 def test_what_is_read_back_says_the_same(name: str, tmp_path: Path) -> None:
     """Judged equal at random points, whatever the network might compute there."""
@@ -106,12 +121,7 @@ def test_what_is_read_back_says_the_same(name: str, tmp_path: Path) -> None:
     assert ours.lower.tolist() == query.lower.tolist()
     seen = set()
     for k in range(90):
-        x = rng.uniform(query.lower, query.upper)
-        near = query.form.forward(x[None])[0] if k % 2 else np.zeros(query.form.output_size)
-        near[0] += (0.0, 5.0)[k // 2 % 2]
-        y = near + rng.normal(0, (0.01, 0.5, 3)[k % 3], near.size)
-        if k % 10 == 9:  # outside
-            x[0] += (query.upper - query.lower)[0] * (1 if k % 20 == 9 else -1)
+        x, y = point_of(query, rng, k)
         exact = [F(v) for v in y.tolist()]
         violated = query.contains(x) and query.compiled.exact_value(exact, x) > 0
         declared = x if not isinstance(query.network, Joint) else query.network.expand(x).ravel()
@@ -123,6 +133,31 @@ def test_what_is_read_back_says_the_same(name: str, tmp_path: Path) -> None:
             parts = texts["marabou"].strip().split("\n\n")
             found = any(all(_holds(line, x, y) for line in p.splitlines()) for p in parts)
             assert found == violated
+        seen.add(violated)
+    assert seen == {False, True}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in names() if name not in TWO_POINTS])
+def test_what_vehicle_makes_of_it_says_the_same(name: str, tmp_path: Path) -> None:
+    """Its compiler turns our specification into queries of VNN-LIB: one of them holds where the
+    property is violated."""
+    command = shutil.which("vehicle", path=str(Path(sys.executable).parent)) or pytest.skip(
+        "vehicle-lang is not installed"
+    )
+    case = case_of(name, tmp_path)
+    query, rng, out = case.query, np.random.default_rng(2), tmp_path / "queries"
+    spec = GOLDENS / f"{name}.vcl"
+    call = [command, "compile", "queries", "--format", "VNNLibQueries", "--output", str(out)]
+    network = ["--network", f"f:{tmp_path / 'net.onnx'}", "--specification", str(spec)]
+    subprocess.run([*call, *network], check=True, capture_output=True, timeout=300)
+    found = [read_file(path) for path in out.glob("*.txt")]
+    seen = set()
+    for k in range(60):
+        x, y = point_of(query, rng, k)
+        exact = [F(v) for v in x.tolist()], [F(v) for v in y.tolist()]
+        violated = query.contains(x) and query.compiled.exact_value(exact[1], x) > 0
+        assert any(document.holds(*exact) for document in found) == violated
         seen.add(violated)
     assert seen == {False, True}
 
