@@ -22,7 +22,7 @@ from qll.networks.activations import ACTIVATIONS, RELU, Activation
 from qll.networks.activations.clip import Clip
 from qll.networks.activations.leaky_relu import LeakyRelu
 from qll.networks.activations.power import Power
-from qll.networks.relu_form import Layer, ReluForm
+from qll.networks.relu_form import FormLayer, ReluForm
 from qll.verify.backend import Budget
 from qll.verify.backends.bab import BranchAndBound, choose_prover
 from qll.verify.boxes import BoxProver
@@ -225,7 +225,7 @@ def network_of(record: Activation, seed: int, widths: tuple[int, ...]) -> ReluFo
         terms = [(k, draw.normal(size=(width, fan)) * 1.5 / np.sqrt(fan))]
         if k == len(widths) - 2:
             terms.insert(0, (1, draw.normal(size=(width, widths[1])) / 4))
-        layers.append(Layer(draw.normal(size=width) * 0.4, tuple(terms), record))
+        layers.append(FormLayer(draw.normal(size=width) * 0.4, tuple(terms), record))
     return ReluForm((widths[0],), tuple(layers))
 
 

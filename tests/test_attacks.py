@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 import qll
 from qll.attacks import ATTACKS, Attack, attack
-from qll.attacks.problem import Points, Problem, search_box
+from qll.attacks.problem import AttackBatch, Points, search_box
 from qll.errors import InputError, RunError
 from qll.kernels.schedule import checkpoints
 from qll.kernels.starts import run_keys, uniform_numbers
@@ -175,7 +175,7 @@ def test_as_published_halves_at_most_once_and_runs_once_more() -> None:
 class Liar(Attack):
     """Answers with points far outside, where every network violates."""
 
-    def search(self, problem: Problem) -> Points:
+    def search(self, problem: AttackBatch) -> Points:
         return {"x": torch.full_like(problem.region.x0, 1e6)}
 
 

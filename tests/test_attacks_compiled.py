@@ -12,7 +12,7 @@ import qll
 from qll import kernels
 from qll.attacks import attack
 from qll.attacks.compiled import compile_search
-from qll.attacks.problem import Problem
+from qll.attacks.problem import AttackBatch
 from qll.errors import RunError
 from qll.networks.models import create
 
@@ -133,7 +133,7 @@ def test_hooks_and_double_precision_go_to_autograd() -> None:
     def reason(x: torch.Tensor) -> object:
         region = qll.Region.of(prop, x)
         return compile_search(
-            Problem(net, prop, qll.QLL(5), region, None, None, seed=0, engine="auto")
+            AttackBatch(net, prop, qll.QLL(5), region, None, None, seed=0, engine="auto")
         )
 
     assert "hook" in str(reason(x))

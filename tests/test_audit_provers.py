@@ -15,7 +15,7 @@ import numpy as np
 from audit_cases import Certified, certified
 from verify_cases import chain_prover
 
-from qll.networks.relu_form import Layer, ReluForm
+from qll.networks.relu_form import FormLayer, ReluForm
 from qll.verify import clock
 from qll.verify import prover as module
 from qll.verify.certificate import certify
@@ -65,7 +65,7 @@ def wrong_forms(form: ReluForm) -> Iterator[tuple[str, ReluForm]]:
     for k, layer in enumerate(form.layers):
         for name, change in WEIGHTS.items():
             weight = dense(layer.terms[0][1])
-            changed = Layer(layer.bias, ((k, np.ascontiguousarray(change(weight))),))
+            changed = FormLayer(layer.bias, ((k, np.ascontiguousarray(change(weight))),))
             yield f"weights of layer {k}: {name}", _with(form, k, changed)
         for name, change in BIASES.items():
             yield (
@@ -74,7 +74,7 @@ def wrong_forms(form: ReluForm) -> Iterator[tuple[str, ReluForm]]:
             )
 
 
-def _with(form: ReluForm, k: int, layer: Layer) -> ReluForm:
+def _with(form: ReluForm, k: int, layer: FormLayer) -> ReluForm:
     layers = tuple(layer if i == k else old for i, old in enumerate(form.layers))
     return ReluForm(form.input_shape, layers)
 

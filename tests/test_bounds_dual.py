@@ -12,11 +12,11 @@ from verify_cases import random_network, sizes_of
 
 from qll.bounds.crown import Crown
 from qll.bounds.dense import DenseGraph
-from qll.bounds.domain import Domain
+from qll.bounds.domain import Subdomain
 from qll.bounds.dual import Domains, DualBound, Multipliers, Rates
 from qll.bounds.lanes import ChainBounder, DualLanes, evaluate
 from qll.bounds.plain import PlainGraph
-from qll.networks.relu_form import Layer, ReluForm
+from qll.networks.relu_form import FormLayer, ReluForm
 
 sparse = pytest.importorskip("scipy.sparse")
 pytest.importorskip("numba")
@@ -45,9 +45,9 @@ def convolutional(rng: np.random.Generator, size: int = 8, channels: int = 4) ->
     return ReluForm(
         (size * size,),
         (
-            Layer(bias, ((0, first),)),
-            Layer(rng.standard_normal(5) * 0.1, ((1, rng.standard_normal((5, width)) * 0.2),)),
-            Layer(rng.standard_normal(3), ((2, rng.standard_normal((3, 5))),)),
+            FormLayer(bias, ((0, first),)),
+            FormLayer(rng.standard_normal(5) * 0.1, ((1, rng.standard_normal((5, width)) * 0.2),)),
+            FormLayer(rng.standard_normal(3), ((2, rng.standard_normal((3, 5))),)),
         ),
     )
 
@@ -275,7 +275,7 @@ def test_bounds_without_kernels_are_the_same(seed: int) -> None:
 
 def test_linear_network_is_exact() -> None:
     weight = np.array([[1.0, -2.0, 3.0]])
-    form = ReluForm((3,), (Layer(np.array([0.5]), ((0, weight),)),))
+    form = ReluForm((3,), (FormLayer(np.array([0.5]), ((0, weight),)),))
     crown = Crown(form)
     boxes = crown.pre_activations(-torch.ones(1, 3).double(), torch.ones(1, 3).double())
     rows = crown.rows(boxes, 1, torch.ones(1, 1, 1).double())
@@ -283,7 +283,7 @@ def test_linear_network_is_exact() -> None:
 
 
 def test_a_domain_with_contradicting_bounds_is_empty() -> None:
-    domain = Domain(
+    domain = Subdomain(
         low=np.array([1.0]), high=np.array([-1.0]), sign=np.zeros(1, np.int8),
         objective=np.zeros((1, 1)), offset=np.zeros(1), alpha=np.zeros(1, np.float32),
         beta=np.zeros(1, np.float32), weight=np.ones(1, np.float32), delta=np.zeros(0, np.float32),

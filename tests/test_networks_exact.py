@@ -13,7 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from qll.networks import Layer, Network, ReluForm, load
+from qll.networks import FormLayer, Network, ReluForm, load
 from qll.networks.exact import enclose, evaluate_exact
 from qll.networks.matrices import compact
 
@@ -165,14 +165,16 @@ def test_network_travels_between_processes() -> None:
 
 
 def test_relu_form_checks_its_blocks() -> None:
-    good = Layer(np.zeros(2), ((0, np.ones((2, 3))),))
-    form = ReluForm((3,), (good, Layer(np.zeros(1), ((0, np.ones((1, 3))), (1, np.ones((1, 2)))))))
+    good = FormLayer(np.zeros(2), ((0, np.ones((2, 3))),))
+    form = ReluForm(
+        (3,), (good, FormLayer(np.zeros(1), ((0, np.ones((1, 3))), (1, np.ones((1, 2))))))
+    )
     assert form.output_size == 1
     np.testing.assert_array_equal(form.forward(np.ones((1, 3))), [[9.0]])
     with pytest.raises(Exception, match="layer 1 has a block"):
-        ReluForm((3,), (Layer(np.zeros(2), ((1, np.ones((2, 3))),)),))
+        ReluForm((3,), (FormLayer(np.zeros(2), ((1, np.ones((2, 3))),)),))
     with pytest.raises(Exception, match="layer 1 has a block"):
-        ReluForm((3,), (Layer(np.zeros(2), ((0, np.ones((3, 2))),)),))
+        ReluForm((3,), (FormLayer(np.zeros(2), ((0, np.ones((3, 2))),)),))
     with pytest.raises(Exception, match="no layer"):
         ReluForm((3,), ())
 

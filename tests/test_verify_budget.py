@@ -11,7 +11,7 @@ import pytest
 from verify_cases import FormNetwork, chain, chain_prover, graph_prover
 
 from qll.formula.hard import affine
-from qll.networks.relu_form import Layer, ReluForm
+from qll.networks.relu_form import FormLayer, ReluForm
 from qll.verify import root
 from qll.verify.attack import Plan, SearchNetwork, attack
 from qll.verify.backend import Budget
@@ -35,7 +35,7 @@ def wide(inputs: int, *widths: int, skip: bool = False) -> FormNetwork:
         terms = [(k, rng.standard_normal((width, below)) / np.sqrt(below))]
         if skip and k:
             terms.insert(0, (0, rng.standard_normal((width, inputs)) / np.sqrt(inputs)))
-        layers.append(Layer(rng.standard_normal(width) * 0.1, tuple(terms)))
+        layers.append(FormLayer(rng.standard_normal(width) * 0.1, tuple(terms)))
     return FormNetwork(ReluForm((inputs,), tuple(layers)))
 
 

@@ -7,7 +7,7 @@ import pytest
 from verify_cases import FormNetwork, chain, random_condition, random_network, worst_value
 
 from qll.formula.hard import affine
-from qll.networks.relu_form import Layer, ReluForm
+from qll.networks.relu_form import FormLayer, ReluForm
 from qll.verify.backend import BACKENDS, Budget
 from qll.verify.backends import highs
 from qll.verify.query import Query
@@ -49,8 +49,8 @@ def a_pair(seed: int, threshold: float) -> Query:
     first = [rng.standard_normal((16, 7)) / 2 for _ in range(2)]
     second = [rng.standard_normal((1, 16)) / 4 for _ in range(2)]
     layers = (
-        Layer(rng.standard_normal(32) * 0.3, ((0, np.vstack(first)),)),
-        Layer(np.zeros(1), ((1, np.hstack([second[0], -second[1]])),)),
+        FormLayer(rng.standard_normal(32) * 0.3, ((0, np.vstack(first)),)),
+        FormLayer(np.zeros(1), ((1, np.hstack([second[0], -second[1]])),)),
     )
     network = FormNetwork(ReluForm((7,), layers))
     return Query(network, -np.ones(7), np.ones(7), affine([(("y", 0), 1.0)], -threshold))

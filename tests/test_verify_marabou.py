@@ -14,7 +14,7 @@ from verify_cases import FormNetwork, chain, random_condition, random_network, w
 
 from qll.formula.hard import affine
 from qll.networks import load
-from qll.networks.relu_form import Layer, ReluForm
+from qll.networks.relu_form import FormLayer, ReluForm
 from qll.verify.backend import BACKENDS, Budget
 from qll.verify.backends import marabou
 from qll.verify.query import Query
@@ -33,7 +33,7 @@ def ask(query: Query, seconds: float = 20.0) -> Verdict:
 def scaled(network: FormNetwork, factor: float) -> FormNetwork:
     first, *rest = network.relu_form.layers
     terms = tuple((source, weight * factor) for source, weight in first.terms)
-    layers = (Layer(first.bias * factor, terms), *rest)
+    layers = (FormLayer(first.bias * factor, terms), *rest)
     return FormNetwork(ReluForm(network.relu_form.input_shape, layers))
 
 

@@ -16,7 +16,7 @@ from qll.errors import FormulaError, InputError
 from qll.formula.hard import Max, Min, affine
 from qll.formula.normal import substitute
 from qll.networks import load
-from qll.networks.relu_form import Layer, ReluForm
+from qll.networks.relu_form import FormLayer, ReluForm
 from qll.verify.backend import BACKENDS, Backend, Budget
 from qll.verify.condition import compile_condition, obligations
 from qll.verify.judge import Worth, judge
@@ -71,7 +71,7 @@ def test_coefficients_that_are_not_finite_are_named() -> None:
 
 
 def test_weights_that_are_not_finite_are_named() -> None:
-    broken = FormNetwork(ReluForm((1,), (Layer(np.zeros(1), ((0, np.array([[np.nan]])),)),)))
+    broken = FormNetwork(ReluForm((1,), (FormLayer(np.zeros(1), ((0, np.array([[np.nan]])),)),)))
     with pytest.raises(InputError) as caught:
         Query(broken, np.zeros(1), np.ones(1), BELOW_ONE)
     assert_three_parts(caught.value, "weight")

@@ -20,7 +20,7 @@ from verify_cases import FormNetwork, chain, chain_prover, graph_prover
 import qll
 from qll.formula.hard import affine
 from qll.networks import load
-from qll.networks.relu_form import Layer, ReluForm
+from qll.networks.relu_form import FormLayer, ReluForm
 from qll.verify import clock
 from qll.verify.backend import BACKENDS, Budget
 from qll.verify.backends.bab import BranchAndBound
@@ -87,19 +87,19 @@ def cancelling(seed: int) -> FormNetwork:
     """One input. Blocks of two layers: the first sums large numbers, the second takes them off
     again, as far as float64 can say, so that what follows is small and looks harmless."""
     rng = np.random.default_rng(seed)
-    layers: list[Layer] = []
+    layers: list[FormLayer] = []
     below = 1
     for _ in range(int(rng.integers(1, 3))):
         width = int(rng.integers(1, 4))
         weight, shift = rng.standard_normal((width, below)), np.abs(large(rng, (width,)))
-        layers.append(Layer(shift, ((len(layers), weight),)))
+        layers.append(FormLayer(shift, ((len(layers), weight),)))
         down = rng.standard_normal((width, width)) * 2.0 ** -rng.integers(0, 12, (width, width))
         terms: list[tuple[int, Any]] = [(len(layers), down)]
         if seed % 3 == 0:
             terms.insert(0, (0, rng.standard_normal((width, 1))))
-        layers.append(Layer(-down @ shift, tuple(terms)))
+        layers.append(FormLayer(-down @ shift, tuple(terms)))
         below = width
-    layers.append(Layer(np.zeros(1), ((len(layers), rng.standard_normal((1, below))),)))
+    layers.append(FormLayer(np.zeros(1), ((len(layers), rng.standard_normal((1, below))),)))
     return FormNetwork(ReluForm((1,), tuple(layers)))
 
 

@@ -14,7 +14,7 @@ from qll.bounds.graph import GraphBounder
 from qll.bounds.lanes import ChainBounder
 from qll.bounds.rounding import Rounding, Sizes
 from qll.formula.hard import Affine, HardForm, Max, Min, affine
-from qll.networks.relu_form import Layer, ReluForm
+from qll.networks.relu_form import FormLayer, ReluForm
 from qll.verify.prover import NeuronProver
 from qll.verify.query import Query
 
@@ -68,7 +68,7 @@ def sizes_of(form: ReluForm, lower: Any, upper: Any) -> Sizes:
 def chain(*layers: tuple[Any, Any]) -> FormNetwork:
     """From pairs (weight, bias)."""
     built = tuple(
-        Layer(np.asarray(b, dtype=np.float64), ((k, np.asarray(w, dtype=np.float64)),))
+        FormLayer(np.asarray(b, dtype=np.float64), ((k, np.asarray(w, dtype=np.float64)),))
         for k, (w, b) in enumerate(layers)
     )
     return FormNetwork(ReluForm((np.asarray(layers[0][0]).shape[1],), built))
@@ -96,7 +96,7 @@ def random_network(rng: np.random.Generator, *, skips: bool = False) -> FormNetw
         if k == 1:
             terms = [(s, w * scale) for s, w in terms]
             bias = bias * scale
-        layers.append(Layer(bias, tuple(terms)))
+        layers.append(FormLayer(bias, tuple(terms)))
     return FormNetwork(ReluForm((inputs,), tuple(layers)))
 
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from qll.errors import LogicError
 from qll.formula.ground import difference
 from qll.formula.hard import Affine, Slot
-from qll.formula.template import Imply, Leaf, Plan, Reduce, Template
+from qll.formula.template import Imply, Leaf, Patterns, Reduce, Template
 from qll.logics.base import Law, Logic
 
 Ends = tuple[Tensor, Tensor]  # lower, upper; (..., batch)
@@ -54,7 +54,7 @@ class Enclosure:
 
     def __init__(
         self,
-        plan: Plan,
+        plan: Patterns,
         logic: Logic,
         rows: Mapping[Slot, int],
         *,

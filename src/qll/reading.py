@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from qll.formula.hard import Affine, Slot
-from qll.formula.template import Imply, Leaf, Plan, Reduce, Template
+from qll.formula.template import Imply, Leaf, Patterns, Reduce, Template
 from qll.logics.base import Logic
 
 
@@ -22,7 +22,7 @@ class Reading:
 
     def __init__(
         self,
-        plan: Plan,
+        plan: Patterns,
         logic: Logic,
         rows: Mapping[Slot, int],
         *,

@@ -11,14 +11,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from qll.attacks.problem import Points, Problem
+from qll.attacks.problem import AttackBatch, Points
 from qll.kernels.schedule import RHO, Schedule
 from qll.kernels.starts import run_keys, uniform_numbers
 from qll.regions import Region
 from qll.regions.parameters import Parameters
 
 
-def ascend(problem: Problem, schedule: Schedule, runs: int) -> Points:
+def ascend(problem: AttackBatch, schedule: Schedule, runs: int) -> Points:
     """The point of largest loss of ``runs`` random starts, for each sample; of a map in several
     cases every case has a start of its own."""
     frames = (problem.region.frame, problem.region.frame2)
@@ -84,14 +84,14 @@ class _State:
     grads: Points
 
     @classmethod
-    def start(cls, problem: Problem, space: Space, runs: int) -> _State:
+    def start(cls, problem: AttackBatch, space: Space, runs: int) -> _State:
         points = space.project(_starts(problem, space, runs))
         values, grads = _evaluate(problem, space, points, runs, gradient=True)
         return cls(points, values, grads)
 
 
 def _evaluate(
-    problem: Problem, space: Space, points: Points, runs: int, *, gradient: bool
+    problem: AttackBatch, space: Space, points: Points, runs: int, *, gradient: bool
 ) -> tuple[Tensor, Points]:
     if not gradient:
         return problem.loss(space.expand(points), repeats=runs).detach(), points
@@ -133,7 +133,7 @@ def _step(
     )
 
 
-def _starts(problem: Problem, space: Space, runs: int) -> Points:
+def _starts(problem: AttackBatch, space: Space, runs: int) -> Points:
     """Uniform in the box before the valid range cuts it, as the compiled attack has them; of a map
     uniform in its parameters."""
     box = problem.box
@@ -165,7 +165,7 @@ def _uniform(seed: int, runs: int, like: Tensor) -> Tensor:
     return torch.from_numpy(numbers).to(like).reshape(runs, *like.shape[1:])
 
 
-def _widths(problem: Problem, space: Space, runs: int) -> dict[str, Tensor]:
+def _widths(problem: AttackBatch, space: Space, runs: int) -> dict[str, Tensor]:
     widths = {"x": problem.box.width}
     region = problem.region
     if region.lower2 is not None and region.upper2 is not None:

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from qll.attacks.problem import (
     ENGINES,
+    AttackBatch,
     Engine,
     Points,
-    Problem,
     held_still,
     other_points,
     run_model,
@@ -63,7 +63,7 @@ class Attack(ABC):
     """Base of the attacks; a subclass is a frozen dataclass whose fields are its parameters."""
 
     @abstractmethod
-    def search(self, problem: Problem) -> Points:
+    def search(self, problem: AttackBatch) -> Points:
         """Points, at best in the region, that make the loss large; ``(samples, ...)`` each."""
 
     @final
@@ -89,7 +89,9 @@ class Attack(ABC):
         region = Region.of(prop, x0) if region is None else region
         with held_still(model), torch.no_grad():
             y0 = run_model(model, x0) if "y0" in prop.sources else None
-            problem = Problem(model, prop, read_logic(logic), region, labels, y0, seed, engine, own)
+            problem = AttackBatch(
+                model, prop, read_logic(logic), region, labels, y0, seed, engine, own
+            )
             if not len(x0):
                 return region.project({"x": x0.clone(), **_second(region)})
             points = self.search(problem)

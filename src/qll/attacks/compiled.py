@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from qll import kernels
-from qll.attacks.problem import Points, Problem, run_model
+from qll.attacks.problem import AttackBatch, Points, run_model
 from qll.errors import NetworkError
 from qll.kernels.announce import slow_path
 from qll.kernels.schedule import Schedule
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from qll.kernels.plan import NetworkPlan
 
 Patterns = tuple[tuple[int, ...] | None, ...]
-Search = Callable[[Problem, Schedule, int], Points]
+Search = Callable[[AttackBatch, Schedule, int], Points]
 # A training run uses two or three (training, judging, the QLL oracle); schedules make new ones.
 _MOST_TAPES = 32
 # Samples by which a traced network is compared with its module, and how far float32 may take them.
@@ -39,7 +39,7 @@ _known: OrderedDict[tuple[int, int], tuple[Any, dict[tuple[int, ...], int]]] = O
 _attacks: OrderedDict[tuple[int, int], CompiledAttack] = OrderedDict()
 
 
-def compile_search(problem: Problem) -> Search | str:
+def compile_search(problem: AttackBatch) -> Search | str:
     """The compiled search for this problem, or why there is none."""
     if not kernels.available():
         return "numba is not installed"
@@ -63,7 +63,7 @@ def compile_search(problem: Problem) -> Search | str:
     except NetworkError as error:  # weights that are no numbers: the loss says more of them
         return error.what
 
-    def search(problem: Problem, schedule: Schedule, runs: int) -> Points:
+    def search(problem: AttackBatch, schedule: Schedule, runs: int) -> Points:
         box = problem.box
         points, _ = attack.run(
             box.lower,
@@ -80,7 +80,7 @@ def compile_search(problem: Problem) -> Search | str:
     return search
 
 
-def _refusal(problem: Problem) -> str | None:
+def _refusal(problem: AttackBatch) -> str | None:
     region = problem.region
     if region.constraints or region.relates_two_points or region.groups or region.is_image:
         return "a region that is not a box"
@@ -136,7 +136,7 @@ def _new_plan(model: nn.Module, x0: Tensor) -> NetworkPlan | str:
     return plan
 
 
-def _patterns(problem: Problem, outputs: int) -> tuple[Patterns, Tensor] | None:
+def _patterns(problem: AttackBatch, outputs: int) -> tuple[Patterns, Tensor] | None:
     """Label patterns to compile for, and each sample's; None where the labels do not fit: the
     reference then says what is wrong with them."""
     labels, samples = problem.labels, problem.samples
@@ -162,7 +162,7 @@ def _indices(row: Tensor) -> tuple[int, ...]:
     return tuple(torch.nonzero(row).flatten().tolist())
 
 
-def _tape(problem: Problem, outputs: int, patterns: Patterns) -> Tape | None:
+def _tape(problem: AttackBatch, outputs: int, patterns: Patterns) -> Tape | None:
     from qll.kernels.formula import compile_formulas
 
     prop, logic = problem.prop, problem.logic

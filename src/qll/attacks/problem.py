@@ -26,7 +26,7 @@ Points = dict[str, Tensor]
 
 
 @dataclass(frozen=True, eq=False)
-class Problem:
+class AttackBatch:
     """One batch to attack. ``y0`` are the outputs at ``x0`` where the formula speaks of them."""
 
     model: nn.Module

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from qll.attacks.ascent import ascend
 from qll.attacks.base import Attack, check_count
 from qll.attacks.compiled import compile_search
-from qll.attacks.problem import Points, Problem
+from qll.attacks.problem import AttackBatch, Points
 from qll.errors import RunError
 from qll.kernels.schedule import Schedule
 
@@ -32,7 +32,7 @@ class SignedAttack(Attack):
         """Random starts: the first, and the restarts."""
         return self.restarts + 1
 
-    def search(self, problem: Problem) -> Points:
+    def search(self, problem: AttackBatch) -> Points:
         if problem.engine != "autograd":
             compiled = compile_search(problem)
             if not isinstance(compiled, str):

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Any, Protocol
 
-from qll.bounds.domain import Domain
+from qll.bounds.domain import Subdomain
 from qll.bounds.groups import Array, Groups
 from qll.bounds.layout import Layout
 from qll.bounds.rounding import Sizes
@@ -58,22 +58,22 @@ class Bounder(Protocol):
 
     def domain(
         self, low: Array, high: Array, objective: Array, offset: Array, size: Array
-    ) -> Domain:
+    ) -> Subdomain:
         """A domain without splits, with the slopes that CROWN has."""
 
-    def within(self, domain: Domain, neuron: int, sign: int, size: Array) -> Domain | None:
+    def within(self, domain: Subdomain, neuron: int, sign: int, size: Array) -> Subdomain | None:
         """``sign`` times a pre-activation of the last hidden layer as the objective on the same
         domain; None if there is no better bound of it."""
 
-    def splittable(self, domain: Domain) -> Any:
+    def splittable(self, domain: Subdomain) -> Any:
         """(neurons,) bool: of which a split gives two better relaxations."""
 
-    def split(self, domain: Domain, neuron: int) -> NeuronSplit:
+    def split(self, domain: Subdomain, neuron: int) -> NeuronSplit:
         """Where the neuron is split best."""
 
     def ascend(
         self,
-        domains: Sequence[Domain],
+        domains: Sequence[Subdomain],
         sizes: Sizes,
         steps: int,
         *,
@@ -83,5 +83,5 @@ class Bounder(Protocol):
         """Raise the bounds of the domains in place, as far as time allows; those above ``target``
         are left alone. Not rigorous: see `evaluate`."""
 
-    def evaluate(self, domains: Sequence[Domain], sizes: Sizes, *, stop: Stop) -> Array:
+    def evaluate(self, domains: Sequence[Subdomain], sizes: Sizes, *, stop: Stop) -> Array:
         """The rigorous bounds that the domains' multipliers give; -inf where there was no time."""

@@ -17,7 +17,7 @@ Single: TypeAlias = NDArray[np.float32]
 
 
 @dataclass(eq=False)
-class Domain:
+class Subdomain:
     """The part of a box that splits of neurons leave, objectives of which the greatest is bounded
     from below there, and multipliers (`qll.bounds.dual`). Flat arrays are those of a `Layout`."""
 
@@ -49,7 +49,7 @@ class Domain:
         """Whether its multipliers were never ascended, nor inherited."""
         return self.scales == (0.0, 0.0)
 
-    def side(self, split: NeuronSplit, *, above: bool) -> Domain:
+    def side(self, split: NeuronSplit, *, above: bool) -> Subdomain:
         """One part of the split domain, with the multipliers of the whole."""
         at, neuron = split.at, split.neuron
         low, high, sign, point = self.low, self.high, self.sign.copy(), self.point
@@ -67,7 +67,7 @@ class Domain:
 
 
 @contextmanager
-def never_worse(domains: Sequence[Domain]) -> Iterator[None]:
+def never_worse(domains: Sequence[Subdomain]) -> Iterator[None]:
     """Adam is not monotone: a domain that an ascent leaves below where it began keeps its
     multipliers."""
     before = [(d.bound, d.alpha, d.beta, d.weight, d.delta) for d in domains]

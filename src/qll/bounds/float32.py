@@ -46,7 +46,7 @@ import numpy as np
 from qll.bounds.rounding import Rounding
 from qll.networks.activations import RELU, Activation
 from qll.networks.matrices import Array, Matrix, absolute, is_sparse
-from qll.networks.program import Activate, Affine
+from qll.networks.program import Activate, AffineMap
 
 UNIT = 2.0**-24
 # In a sum of sizes this covers a product that underflows, since every gamma is at least 2^-24.
@@ -124,7 +124,7 @@ class Float32:
         sizes, sides = [np.abs(point)[:, None]], [(point, np.zeros_like(point))]
         with np.errstate(all="ignore"):
             for index, step in enumerate((*steps, None)):
-                if isinstance(step, Affine):
+                if isinstance(step, AffineMap):
                     sizes.append(self._size_of(index, step, sizes))
                     continue
                 size = sizes[self.rounding.sources[layer]][:, 0]
@@ -175,7 +175,7 @@ class Float32:
         local, slopes, error = list[Any](), list[Any](), np.zeros((1, 1))
         layer = 0
         for index, step in enumerate((*steps, None)):
-            if isinstance(step, Affine):
+            if isinstance(step, AffineMap):
                 sizes.append(self._size_of(index, step, sizes))
                 continue
             size = sizes[self.rounding.sources[layer]]
@@ -204,7 +204,7 @@ class Float32:
             layer += 1
         return local, slopes, error.T
 
-    def _size_of(self, index: int, step: Affine, sizes: Sequence[Array]) -> Array:
+    def _size_of(self, index: int, step: AffineMap, sizes: Sequence[Array]) -> Array:
         total = np.repeat((np.abs(step.bias) + self.extra[index])[:, None], sizes[0].shape[1], 1)
         for number, (source, matrix) in enumerate(step.terms):
             total += self.rounding._magnitude(index, number, matrix) @ sizes[source]
@@ -290,7 +290,7 @@ def _through(rows: Array, matrix: Matrix) -> Array:
     return np.asarray(product).reshape(*rows.shape[:2], -1)
 
 
-def _own_roundings(step: Affine) -> tuple[Array, Array, Array]:
+def _own_roundings(step: AffineMap) -> tuple[Array, Array, Array]:
     """How often a term of each row is rounded at most, how many of these are additions with nothing
     after them, and what underflows count as."""
     addends = (step.bias != 0).astype(np.float64)

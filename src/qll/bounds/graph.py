@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from qll.bounds.bounder import Start, Stop
 from qll.bounds.crown import Crown
-from qll.bounds.domain import Domain, Single, never_worse
+from qll.bounds.domain import Single, Subdomain, never_worse
 from qll.bounds.dual import Domains, Multipliers, rates_of
 from qll.bounds.groups import Array, Groups
 from qll.bounds.layout import Layout
@@ -63,7 +63,7 @@ class GraphBounder:
     def below(self, layer: int) -> None:
         return None
 
-    def within(self, domain: Domain, neuron: int, sign: int, size: Array) -> None:
+    def within(self, domain: Subdomain, neuron: int, sign: int, size: Array) -> None:
         return None
 
     def objectives(
@@ -78,9 +78,9 @@ class GraphBounder:
 
     def domain(
         self, low: Array, high: Array, objective: Array, offset: Array, size: Array
-    ) -> Domain:
+    ) -> Subdomain:
         neurons = self.layout.neurons
-        return Domain(
+        return Subdomain(
             low=low,
             high=high,
             sign=np.zeros(neurons, dtype=np.int8),
@@ -101,7 +101,7 @@ class GraphBounder:
             parts.append(activation.start(*ends).numpy())
         return np.concatenate(parts).astype(np.float32)
 
-    def splittable(self, domain: Domain) -> NDArray[np.bool_]:
+    def splittable(self, domain: Subdomain) -> NDArray[np.bool_]:
         """Where the activation is not linear; a kink once, a curve as long as it has a width."""
         parts = [np.zeros(0, dtype=bool)]
         for k, activation in enumerate(self.crown.activations):
@@ -111,14 +111,14 @@ class GraphBounder:
             parts.append(~linear & (wide if not activation.piecewise_linear else True))
         return np.concatenate(parts)
 
-    def split(self, domain: Domain, neuron: int) -> NeuronSplit:
+    def split(self, domain: Subdomain, neuron: int) -> NeuronSplit:
         activation = self.crown.activations[self.layout.layer_of(neuron)]
         if activation == RELU:
             return SignSplit(neuron)
         ends = domain.low[neuron : neuron + 1], domain.high[neuron : neuron + 1]
         return PointSplit(neuron, float(activation.split_point(*ends)[0]))
 
-    def _batch(self, some: Sequence[Domain], sizes: Sizes) -> tuple[Domains, Multipliers]:
+    def _batch(self, some: Sequence[Subdomain], sizes: Sizes) -> tuple[Domains, Multipliers]:
         tensor, layout = self.crown.tensor, self.layout
         most = max(len(d.offset) for d in some)
 
@@ -155,7 +155,7 @@ class GraphBounder:
 
     def ascend(
         self,
-        domains: Sequence[Domain],
+        domains: Sequence[Subdomain],
         sizes: Sizes,
         steps: int,
         *,
@@ -169,7 +169,7 @@ class GraphBounder:
                 self._ascend(domains[start : start + BATCH], sizes, steps, target, stop)
 
     def _ascend(
-        self, some: Sequence[Domain], sizes: Sizes, steps: int, target: float, stop: Stop
+        self, some: Sequence[Subdomain], sizes: Sizes, steps: int, target: float, stop: Stop
     ) -> None:
         batch, multipliers = self._batch(some, sizes)
         bound, best = self.crown.ascend(
@@ -193,7 +193,7 @@ class GraphBounder:
             domain.scores = _flat(scores, row)
             domain.scales = (1.0, 1.0)
 
-    def evaluate(self, domains: Sequence[Domain], sizes: Sizes, *, stop: Stop) -> Array:
+    def evaluate(self, domains: Sequence[Subdomain], sizes: Sizes, *, stop: Stop) -> Array:
         values: list[Array] = []
         with torch.no_grad():
             allowance = self.crown.allowance(sizes)

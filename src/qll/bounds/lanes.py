@@ -19,13 +19,13 @@ from numpy.typing import NDArray
 from qll import limits
 from qll.bounds.bounder import Start, Stop
 from qll.bounds.chain import Chain
-from qll.bounds.domain import Domain, Single, never_worse
+from qll.bounds.domain import Single, Subdomain, never_worse
 from qll.bounds.dual import Rates, rates_of
 from qll.bounds.groups import Array, Groups
 from qll.bounds.rounding import Rounding, Sizes, proved
 from qll.bounds.splits import SignSplit
 from qll.errors import InputError
-from qll.networks.relu_form import Layer, ReluForm
+from qll.networks.relu_form import FormLayer, ReluForm
 
 # Multiplications of an ascent between two looks at the clock, some hundredths of a second, and the
 # fewest steps: each piece computes one bound more than it takes steps.
@@ -88,7 +88,7 @@ class DualLanes:
 
     def run(
         self,
-        domains: Sequence[Domain],
+        domains: Sequence[Subdomain],
         box: tuple[Single, Single],
         steps: int,
         *,
@@ -157,7 +157,7 @@ def _padded(values: Any, objectives: int) -> Any:
 
 def evaluate(
     chain: Chain,
-    domains: Sequence[Domain],
+    domains: Sequence[Subdomain],
     sizes: Sizes,
     *,
     hull: bool = True,
@@ -244,9 +244,9 @@ class ChainBounder:
 
     def domain(
         self, low: Array, high: Array, objective: Array, offset: Array, size: Array
-    ) -> Domain:
+    ) -> Subdomain:
         neurons = self.layout.neurons
-        return Domain(
+        return Subdomain(
             low=low,
             high=high,
             sign=np.zeros(neurons, dtype=np.int8),
@@ -259,7 +259,7 @@ class ChainBounder:
             delta=np.zeros(self.groups.copies, dtype=np.float32),
         )
 
-    def within(self, domain: Domain, neuron: int, sign: int, size: Array) -> Domain:
+    def within(self, domain: Subdomain, neuron: int, sign: int, size: Array) -> Subdomain:
         """A neuron taken as active has ``relu(z) = z``: the bound of z itself is that of its
         activation, with every other split still in force."""
         part = self.layout.part(self.layout.layers - 1)
@@ -273,15 +273,15 @@ class ChainBounder:
             delta=np.zeros_like(domain.delta), scales=(0.0, 0.0), bound=-np.inf,
         )  # fmt: skip
 
-    def splittable(self, domain: Domain) -> NDArray[np.bool_]:
+    def splittable(self, domain: Subdomain) -> NDArray[np.bool_]:
         return np.asarray((domain.low < 0) & (domain.high > 0) & (domain.sign == 0))
 
-    def split(self, domain: Domain, neuron: int) -> SignSplit:
+    def split(self, domain: Subdomain, neuron: int) -> SignSplit:
         return SignSplit(neuron)
 
     def ascend(
         self,
-        domains: Sequence[Domain],
+        domains: Sequence[Subdomain],
         sizes: Sizes,
         steps: int,
         *,
@@ -302,7 +302,7 @@ class ChainBounder:
                 rates = rates_of(some[0].is_fresh)
                 buffer.run(some, box, steps, rates=rates, hull=True, target=target, stop=stop)
 
-    def evaluate(self, domains: Sequence[Domain], sizes: Sizes, *, stop: Stop) -> Array:
+    def evaluate(self, domains: Sequence[Subdomain], sizes: Sizes, *, stop: Stop) -> Array:
         return evaluate(self.chain, domains, sizes, stop=stop)
 
 
@@ -310,7 +310,7 @@ def smallest_sizes() -> Sizes:
     """Of a network of one input, one neuron and one output: what is compiled for its bounds is
     what is compiled for all, because that depends on types alone."""
     one = np.ones((1, 1))
-    form = ReluForm((1,), (Layer(np.ones(1), ((0, one),)), Layer(np.ones(1), ((1, one),))))
+    form = ReluForm((1,), (FormLayer(np.ones(1), ((0, one),)), FormLayer(np.ones(1), ((1, one),))))
     network: Any = SimpleNamespace(relu_form=form)
     sizes = Sizes(Rounding(network), np.zeros(1), np.ones(1))
     sizes.interval()

@@ -55,7 +55,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from qll.networks.matrices import Array, Matrix, absolute, entries, longest_row
-from qll.networks.program import Activate, Affine, Program, Step
+from qll.networks.program import Activate, AffineMap, Program, Step
 from qll.networks.relu_form import ReluForm
 
 UNIT = 2.0**-53
@@ -218,7 +218,7 @@ def _steps_of(form: ReluForm) -> tuple[Step, ...]:
         if k:
             steps.append(Activate(2 * k - 1, form.layers[k - 1].activation))
         # z_k is value 2 k - 1, a_k value 2 k
-        steps.append(Affine(tuple((2 * source, w) for source, w in layer.terms), layer.bias))
+        steps.append(AffineMap(tuple((2 * source, w) for source, w in layer.terms), layer.bias))
     return tuple(steps)
 
 

@@ -20,7 +20,7 @@ from qll.bounds.modules import affine_runs
 from qll.errors import NetworkError
 
 Ends = tuple[Tensor, Tensor]
-Layer = tuple[Tensor, Tensor]  # weight (out, in), bias (out,)
+Weights = tuple[Tensor, Tensor]  # weight (out, in), bias (out,)
 
 KNOWN = ("y", "x", "x2", "y2")
 """What a formula may speak of to be bounded so."""
@@ -31,7 +31,7 @@ class StepBounds:
     """Boxes ``lower``/``upper`` (batch, inputs) of x, the step (batch, inputs) from x to x2, and
     the quantities that the rows of ``affine`` speak of, one after the other."""
 
-    layers: tuple[Layer, ...]
+    layers: tuple[Weights, ...]
     lower: Tensor
     upper: Tensor
     step: Tensor
@@ -151,7 +151,7 @@ def step_bounds(
 
 
 def _carried(
-    layers: Sequence[Layer],
+    layers: Sequence[Weights],
     rows: Tensor,
     direct: Tensor | None,
     ends: Sequence[Ends],
@@ -178,7 +178,7 @@ def _carried(
 
 
 def _stepped(
-    layers: Sequence[Layer],
+    layers: Sequence[Weights],
     rows: Tensor,
     slopes: Sequence[tuple[Tensor, Tensor, Tensor, Tensor]],
     step: Tensor,

@@ -63,7 +63,7 @@ class Variant:
 
 
 @dataclass(frozen=True)
-class Plan:
+class Patterns:
     """All patterns: variants, and the patterns whose formula is a constant (True: top)."""
 
     variants: tuple[Variant, ...]
@@ -71,7 +71,7 @@ class Plan:
     patterns: int
 
 
-def plan(formulas: Sequence[Formula]) -> Plan:
+def plan(formulas: Sequence[Formula]) -> Patterns:
     """One ground formula for each label pattern, as few templates as their forms allow."""
     constants = {
         k: formula.kind == "top"
@@ -90,7 +90,7 @@ def plan(formulas: Sequence[Formula]) -> Plan:
             formulas[k] if k in set(members) else formulas[members[0]] for k in range(len(formulas))
         ]
         variants.append(Variant(_template(rows, (len(rows),)), tuple(members)))
-    return Plan(tuple(variants), constants, len(formulas))
+    return Patterns(tuple(variants), constants, len(formulas))
 
 
 def _form(node: Formula) -> Hashable:

@@ -17,11 +17,11 @@ from torch import Tensor
 
 from qll.kernels.plan import Ints, NetworkPlan
 from qll.kernels.recognise import Convolution, Shape
-from qll.kernels.spans import Span, multiplications
+from qll.kernels.spans import FusedLayers, multiplications
 from qll.kernels.steps import FROM_BIAS, FROM_DESTINATION, FROM_ZERO, GATE, PLAIN, RELU
 from qll.kernels.tables import (
     Packing,
-    Region,
+    Placement,
     Tables,
     has_patches,
     height_dividing,
@@ -65,7 +65,7 @@ class ChainPlan(NetworkPlan):
         return self._sources[0][1][0].index
 
 
-def build_plan(spans: list[Span]) -> ChainPlan:
+def build_plan(spans: list[FusedLayers]) -> ChainPlan:
     """The plan of spans, with the weights read."""
     from qll.kernels.simd import TILE, aligned_floats
 
@@ -126,31 +126,31 @@ class _Builder:
         count = len(self.tables.blocks) - first
         self.tables.steps.append((height, count, first, start, finish, int(reads_input)))
 
-    def _pack(self, span: Span, index: NDArray[np.int64]) -> int:
+    def _pack(self, span: FusedLayers, index: NDArray[np.int64]) -> int:
         source = span.kernel if span.core is not None else span.matrix
         packings = self.sources.setdefault(id(span), (source, []))[1]
         packings.append(self.tables.reserve(index))
         return packings[-1].first
 
-    def input_region(self, shape: Shape, span: Span) -> Region:
+    def input_region(self, shape: Shape, span: FusedLayers) -> Placement:
         if span.core is None:
             count = prod(shape)
-            return Region(0, count, np.arange(count), 0)
+            return Placement(0, count, np.arange(count), 0)
         return image_region(0, shape, shape[0])
 
-    def _new_region(self, span: Span, height: int) -> Region:
+    def _new_region(self, span: FusedLayers, height: int) -> Placement:
         shape = span.layers[-1].out_shape if span.core is None else span.core.out_shape
         if len(shape) == 3:
             region = image_region(self.rows, shape, -(-shape[0] // height) * height)
         else:
             rows = -(-shape[0] // height) * height
-            region = Region(self.rows, rows, np.arange(shape[0]), 0)
+            region = Placement(self.rows, rows, np.arange(shape[0]), 0)
         self.rows += region.rows
         self.bias_sources.append((span.bias, self.biases, region.row_of))
         self.biases += region.rows
         return region
 
-    def forward(self, span: Span, source: Region, *, first: bool) -> Region:
+    def forward(self, span: FusedLayers, source: Placement, *, first: bool) -> Placement:
         core = span.core
         if core is None:
             height = height_for(span.layers[-1].out_shape[0], self.tallest)
@@ -167,7 +167,14 @@ class _Builder:
         return region
 
     def _dense_forward(
-        self, span: Span, source: Region, target: Region, height: int, bias: int, *, first: bool
+        self,
+        span: FusedLayers,
+        source: Placement,
+        target: Placement,
+        height: int,
+        bias: int,
+        *,
+        first: bool,
     ) -> None:
         padding = span.in_size * span.out_size
         logical = np.full((target.rows, source.rows), padding)
@@ -195,10 +202,10 @@ class _Builder:
 
     def _convolution_forward(
         self,
-        span: Span,
+        span: FusedLayers,
         core: Convolution,
-        source: Region,
-        target: Region,
+        source: Placement,
+        target: Placement,
         height: int,
         bias: int,
         *,
@@ -228,7 +235,7 @@ class _Builder:
         self._step(height, block, FROM_BIAS, RELU if span.relu else PLAIN, reads_input=first)
 
     def backward(
-        self, span: Span, source: Region, target: Region, *, gated: bool, last: bool
+        self, span: FusedLayers, source: Placement, target: Placement, *, gated: bool, last: bool
     ) -> None:
         """From the gradient at ``target`` to the one at ``source``, whose activations gate it.
 
@@ -244,7 +251,7 @@ class _Builder:
             height = self._convolution_backward(span, span.core, source, target)
         self._step(height, block, FROM_ZERO, GATE if gated else PLAIN, reads_input=False)
 
-    def _dense_backward(self, span: Span, source: Region, target: Region) -> int:
+    def _dense_backward(self, span: FusedLayers, source: Placement, target: Placement) -> int:
         height = height_dividing(source.rows, self.tallest)
         padding = span.in_size * span.out_size
         used = int(target.row_of.max()) + 1
@@ -260,7 +267,7 @@ class _Builder:
         return height
 
     def _convolution_backward(
-        self, span: Span, core: Convolution, source: Region, target: Region
+        self, span: FusedLayers, core: Convolution, source: Placement, target: Placement
     ) -> int:
         in_group = core.in_shape[0] // core.groups
         out_group = core.out_channels // core.groups
@@ -303,7 +310,7 @@ class _Builder:
         return height
 
     def _patched_backward(
-        self, span: Span, core: Convolution, source: Region, target: Region
+        self, span: FusedLayers, core: Convolution, source: Placement, target: Placement
     ) -> int:
         """The gradient of a strided convolution with few input channels.
 

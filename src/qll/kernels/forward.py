@@ -21,7 +21,7 @@ from torch.nn import functional
 from qll.kernels import available
 from qll.kernels.chain import ChainPlan, build_plan
 from qll.kernels.recognise import Shape
-from qll.kernels.spans import Span, spans_of
+from qll.kernels.spans import FusedLayers, spans_of
 from qll.kernels.threads import in_parts
 from qll.networks.hooks import is_altered
 
@@ -70,7 +70,7 @@ def _is_hooked(module: nn.Module) -> bool:
 class FoldedForward:
     """Call it like the module; the module's parameters get their gradients."""
 
-    def __init__(self, module: nn.Module, spans: list[Span]) -> None:
+    def __init__(self, module: nn.Module, spans: list[FusedLayers]) -> None:
         # Weakly: this is kept under the module, and would otherwise keep it for ever.
         self._module = ref(module)
         self._spans = spans
@@ -104,7 +104,7 @@ def fold_forward(module: nn.Module, input_shape: Shape) -> FoldedForward | None:
     return None if spans is None else FoldedForward(module, spans)
 
 
-def _apply(span: Span, value: Tensor) -> Tensor:
+def _apply(span: FusedLayers, value: Tensor) -> Tensor:
     core, (weight, bias) = span.core, span.weights()
     if core is None:
         result = functional.linear(value.flatten(1), weight, bias)
@@ -119,7 +119,7 @@ def _apply(span: Span, value: Tensor) -> Tensor:
 class FirstLayer:
     """A convolution and its ReLU by kernels: value, and gradient by weights and bias."""
 
-    def __init__(self, span: Span, plan: ChainPlan) -> None:
+    def __init__(self, span: FusedLayers, plan: ChainPlan) -> None:
         self.span, self.plan = span, plan
         self.out_order = np.empty(plan.rows, dtype=np.int32)
         self.out_order[plan.output_rows] = np.arange(plan.outputs)
@@ -128,7 +128,7 @@ class FirstLayer:
     def __call__(self, x: Tensor) -> Tensor:
         shape = self.span.layers[-1].out_shape
         weight, bias = self.span.weights()
-        value: Tensor = Layer.apply(self, x.flatten(1), weight, bias)  # type: ignore[no-untyped-call]
+        value: Tensor = FirstLayerFunction.apply(self, x.flatten(1), weight, bias)  # type: ignore[no-untyped-call]
         return value.reshape(-1, *shape)
 
     def room(self) -> tuple[Floats, Floats]:
@@ -137,7 +137,7 @@ class FirstLayer:
         return aligned_floats(self.plan.inputs * LANES), aligned_floats(self.plan.rows * LANES)
 
 
-def _first_layer(span: Span) -> FirstLayer | None:
+def _first_layer(span: FusedLayers) -> FirstLayer | None:
     core = span.core
     if core is None or not span.relu or core.weight().numel() > _MOST_WEIGHTS:
         return None
@@ -145,7 +145,7 @@ def _first_layer(span: Span) -> FirstLayer | None:
     return FirstLayer(span, plan) if plan.rows == plan.outputs else None
 
 
-class Layer(torch.autograd.Function):
+class FirstLayerFunction(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, layer: FirstLayer, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         from qll.kernels.first_layer import layer_forward

@@ -18,9 +18,9 @@ from torch.nn import functional
 
 from qll.kernels import available
 from qll.kernels.chain import build_plan
-from qll.kernels.forward import _MOST_WEIGHTS, FirstLayer, Layer, module_key
+from qll.kernels.forward import _MOST_WEIGHTS, FirstLayer, FirstLayerFunction, module_key
 from qll.kernels.recognise import Shape
-from qll.kernels.spans import Span, spans_of
+from qll.kernels.spans import FusedLayers, spans_of
 
 Ends = tuple[Tensor, Tensor]
 
@@ -46,7 +46,7 @@ def folded_intervals(module: nn.Module, lower: Tensor, upper: Tensor) -> Ends | 
 class FoldedIntervals:
     """The spans of a module up to its last ReLU, doubled."""
 
-    def __init__(self, spans: list[Span]) -> None:
+    def __init__(self, spans: list[FusedLayers]) -> None:
         self._spans = spans
         self._first = _doubled_first(spans[0])
 
@@ -75,7 +75,7 @@ class FoldedIntervals:
         if layer is None:
             raise TypeError("this network has no first layer in kernels")
         weight, bias = span.weights()
-        ends: Tensor = Layer.apply(  # type: ignore[no-untyped-call]
+        ends: Tensor = FirstLayerFunction.apply(  # type: ignore[no-untyped-call]
             layer, value.flatten(1), _doubled(weight), torch.cat((bias, bias))
         )
         return ends.reshape(-1, *_doubled_shape(span.layers[-1].out_shape))
@@ -91,7 +91,7 @@ def _doubled_shape(shape: Shape) -> Shape:
     return (2 * shape[0], *shape[1:])
 
 
-def _doubled_first(span: Span) -> FirstLayer | None:
+def _doubled_first(span: FusedLayers) -> FirstLayer | None:
     """The first convolution on both ends, by kernels; only before a hidden layer that follows."""
     core = span.core
     if core is None or not span.relu or core.groups != 1:
@@ -102,7 +102,7 @@ def _doubled_first(span: Span) -> FirstLayer | None:
         2 * core.in_shape[0], 2 * core.out_channels, core.kernel, core.stride, core.padding,
         core.dilation, bias=True,
     )  # fmt: skip
-    twin = Span(
+    twin = FusedLayers(
         [replace(core, module=outside, in_shape=_doubled_shape(core.in_shape),
                  out_channels=2 * core.out_channels)],
         relu=True,
@@ -111,7 +111,7 @@ def _doubled_first(span: Span) -> FirstLayer | None:
     return FirstLayer(twin, plan) if plan.rows == plan.outputs else None
 
 
-def _apply(span: Span, value: Tensor) -> Tensor:
+def _apply(span: FusedLayers, value: Tensor) -> Tensor:
     core, (weight, bias) = span.core, span.weights()
     shape = _doubled_shape(span.layers[-1].out_shape)
     if core is None:

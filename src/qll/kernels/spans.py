@@ -45,7 +45,7 @@ def folded_once() -> Iterator[None]:
 
 
 @dataclass(eq=False)
-class Span:
+class FusedLayers:
     """Consecutive affine layers that run as one forward and one backward step."""
 
     layers: list[AffineLayer]
@@ -129,7 +129,7 @@ def _state(layer: AffineLayer) -> tuple[Any, ...]:
 
 
 def multiplications(layers: list[AffineLayer]) -> int:
-    span = Span(layers, relu=False)
+    span = FusedLayers(layers, relu=False)
     core = span.core
     if core is None:
         return span.in_size * span.out_size
@@ -158,7 +158,7 @@ def cut(layers: list[AffineLayer]) -> list[list[AffineLayer]]:
 
 
 def _is_scaled_after_reshape(part: list[AffineLayer]) -> bool:
-    if Span(part, relu=False).core is None:
+    if FusedLayers(part, relu=False).core is None:
         return False
     reshaped = False
     for layer in part:
@@ -168,12 +168,12 @@ def _is_scaled_after_reshape(part: list[AffineLayer]) -> bool:
     return False
 
 
-def spans_of(module: nn.Module, input_shape: Shape) -> list[Span] | None:
+def spans_of(module: nn.Module, input_shape: Shape) -> list[FusedLayers] | None:
     """The spans of a module that is a chain of known layers; None for any other."""
     pieces = recognise(module, input_shape)
     if pieces is None:
         return None
-    spans: list[Span] = []
+    spans: list[FusedLayers] = []
     run: list[AffineLayer] = []
     for piece in [*pieces, None]:
         if isinstance(piece, AffineLayer):
@@ -181,7 +181,7 @@ def spans_of(module: nn.Module, input_shape: Shape) -> list[Span] | None:
             continue
         if not run:  # two ReLUs in a row, a ReLU on the input, or a network that ends in one
             return None
-        spans += [Span(part, relu=False) for part in cut(run)]
+        spans += [FusedLayers(part, relu=False) for part in cut(run)]
         spans[-1].relu = isinstance(piece, Rectifier)
         run = []
     return spans

@@ -13,7 +13,7 @@ from qll.kernels.recognise import Convolution, Shape
 
 
 @dataclass(frozen=True, eq=False)
-class Region:
+class Placement:
     """Where a layer's values lie: ``row_of[k]`` is the row of logical entry ``k``."""
 
     first: int
@@ -91,11 +91,11 @@ def readers(core: Convolution, axis: int, position: int) -> list[tuple[int, int]
     return [(k, p // core.stride[axis]) for k, p in places if p % core.stride[axis] == 0]
 
 
-def image_region(first: int, shape: Shape, stride: int) -> Region:
+def image_region(first: int, shape: Shape, stride: int) -> Placement:
     channels, height, width = shape
     c, y, x = np.meshgrid(np.arange(channels), np.arange(height), np.arange(width), indexing="ij")
     row_of = ((y * width + x) * stride + c).reshape(-1)
-    return Region(first, height * width * stride, row_of, stride)
+    return Placement(first, height * width * stride, row_of, stride)
 
 
 def weight_index(core: Convolution, *, padded_out: int, padded_in: int) -> NDArray[np.int64]:

@@ -4,6 +4,6 @@ Knows nothing of formulas. :func:`load` gives the handle that attacks, bounds an
 """
 
 from qll.networks.network import Network, load
-from qll.networks.relu_form import Layer, ReluForm
+from qll.networks.relu_form import FormLayer, ReluForm
 
-__all__ = ["Layer", "Network", "ReluForm", "load"]
+__all__ = ["FormLayer", "Network", "ReluForm", "load"]

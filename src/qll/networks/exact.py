@@ -44,7 +44,7 @@ from qll import limits
 from qll.errors import InputError
 from qll.networks.activations import RELU, Activation
 from qll.networks.matrices import Array, Matrix, absolute, entries, longest_row, rows_of
-from qll.networks.program import Activate, Affine, Program
+from qll.networks.program import Activate, AffineMap, Program
 
 UNIT = 2.0**-53
 TINY = 2.0**-1000  # far above anything lost to underflow, far below any value of interest
@@ -118,7 +118,7 @@ class Enclosure:
         return np.full(shape, -np.inf), np.full(shape, np.inf)
 
 
-def _prepare(step: Affine) -> _Prepared:
+def _prepare(step: AffineMap) -> _Prepared:
     products = sum(longest_row(matrix) for _, matrix in step.terms)
     g = 1.01 * (products + 16) * UNIT
     if g > MAX_G:  # 2^49 products: out of reach of MAX_ENTRIES
@@ -200,7 +200,7 @@ class ExactReplay:
 
 
 class _IntegerStep:
-    def __init__(self, step: Affine) -> None:
+    def __init__(self, step: AffineMap) -> None:
         self.bias = _over_common_denominator(step.bias.tolist())
         self.divisor = None if step.divisor is None else _fractions(step.divisor.tolist())
         self.terms = []

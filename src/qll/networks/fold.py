@@ -19,8 +19,8 @@ from qll.networks.matrices import (
     multiply,
     scale_rows,
 )
-from qll.networks.program import Activate, Affine, Program
-from qll.networks.relu_form import Layer, ReluForm
+from qll.networks.program import Activate, AffineMap, Program
+from qll.networks.relu_form import FormLayer, ReluForm
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,7 +40,7 @@ def fold(program: Program) -> ReluForm:
 def _fold(program: Program) -> ReluForm:
     size = program.widths[0]
     values = [_Expression({0: None}, np.zeros(size))]
-    layers: list[Layer] = []
+    layers: list[FormLayer] = []
     total = 0
     for step in program.steps:
         limits.check()
@@ -57,7 +57,7 @@ def _fold(program: Program) -> ReluForm:
     return ReluForm(program.input_shape, tuple(layers))
 
 
-def _apply(step: Affine, values: list[_Expression]) -> _Expression:
+def _apply(step: AffineMap, values: list[_Expression]) -> _Expression:
     bias = step.bias.copy()
     blocks: dict[int, Matrix | None] = {}
     for source, matrix in step.terms:
@@ -74,7 +74,7 @@ def _apply(step: Affine, values: list[_Expression]) -> _Expression:
     return _Expression(blocks, bias)
 
 
-def _layer(value: _Expression, activation: Activation = RELU) -> Layer:
+def _layer(value: _Expression, activation: Activation = RELU) -> FormLayer:
     width = value.bias.shape[0]
     terms = []
     for index, block in sorted(value.blocks.items()):
@@ -90,7 +90,7 @@ def _layer(value: _Expression, activation: Activation = RELU) -> Layer:
             found="infinity",
             fix="scale the weights down; the network has no meaning in floating point as it is",
         )
-    return Layer(value.bias, tuple(terms), activation)
+    return FormLayer(value.bias, tuple(terms), activation)
 
 
 def _is_zero(matrix: Matrix) -> bool:

@@ -18,7 +18,7 @@ from qll.networks.exact import Enclosure, ExactReplay
 from qll.networks.fold import fold
 from qll.networks.matrices import Array, Matrix, sparse
 from qll.networks.network import Network
-from qll.networks.program import Activate, Affine, Program, Step
+from qll.networks.program import Activate, AffineMap, Program, Step
 from qll.networks.relu_form import ReluForm
 
 # Blocks of up to this many entries are stored with their zeros.
@@ -53,7 +53,7 @@ class Joint:
         """What a certificate holds of a witness: all entries."""
         return self.expand(witness)
 
-    def entrance(self) -> list[Affine]:
+    def entrance(self) -> list[AffineMap]:
         """Steps from the variables to all entries."""
         place = np.array(self.home)
         count = len(place)
@@ -61,7 +61,7 @@ class Joint:
         chosen = sparse().csr_matrix(
             (ones, (np.arange(count), place)), shape=(count, self.variables)
         )
-        return [Affine(((0, _stored(chosen)),), np.zeros(count))]
+        return [AffineMap(((0, _stored(chosen)),), np.zeros(count))]
 
     @cached_property
     def program(self) -> Program:
@@ -125,7 +125,7 @@ def _beside(steps: Sequence[Any], start: int) -> Step:
     divisor = None
     if first.divisor is not None:
         divisor = np.concatenate([step.divisor for step in steps])
-    return Affine(terms, np.concatenate([step.bias for step in steps]), divisor)
+    return AffineMap(terms, np.concatenate([step.bias for step in steps]), divisor)
 
 
 def _after(programs: Sequence[Program], steps: list[Step], widths: list[int]) -> None:
@@ -136,7 +136,7 @@ def _after(programs: Sequence[Program], steps: list[Step], widths: list[int]) ->
         rows = sparse().csr_matrix(
             (np.ones(size), (np.arange(size), np.arange(start, start + size))), shape=(size, count)
         )
-        steps.append(Affine(((entries, _stored(rows)),), np.zeros(size)))
+        steps.append(AffineMap(((entries, _stored(rows)),), np.zeros(size)))
         widths.append(size)
         start += size
         base = len(steps)  # value of this network's input
@@ -145,7 +145,7 @@ def _after(programs: Sequence[Program], steps: list[Step], widths: list[int]) ->
                 steps.append(Activate(step.source + base, step.function))
             else:
                 terms = tuple((source + base, matrix) for source, matrix in step.terms)
-                steps.append(Affine(terms, step.bias, step.divisor))
+                steps.append(AffineMap(terms, step.bias, step.divisor))
         widths += program.widths[1:]
         ends.append(len(steps))
     sizes = [program.widths[-1] for program in programs]
@@ -156,7 +156,7 @@ def _after(programs: Sequence[Program], steps: list[Step], widths: list[int]) ->
         )
         terms_.append((end, _stored(rows)))
         at += size
-    steps.append(Affine(tuple(terms_), np.zeros(total)))
+    steps.append(AffineMap(tuple(terms_), np.zeros(total)))
     widths.append(total)
 
 

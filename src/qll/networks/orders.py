@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qll.networks.matrices import Array, is_sparse
-from qll.networks.program import Activate, Affine, Program
+from qll.networks.program import Activate, AffineMap, Program
 
 Single: TypeAlias = NDArray[np.float32]
 # Operators that the program states by others: a maximum is no difference, in floats.
@@ -63,7 +63,7 @@ def replay(program: Program, x: Array, order: Order) -> Single:
     return Replay(program)(x, order)
 
 
-def _table(step: Affine, values: list[Single]) -> tuple[Single, Any]:
+def _table(step: AffineMap, values: list[Single]) -> tuple[Single, Any]:
     """Factors of each row and the places of what they multiply among all sources, (rows, terms);
     rows are padded by zeros at place 0."""
     rows, columns, data = ([np.zeros(0, np.int64)] for _ in range(3))
@@ -101,7 +101,7 @@ def _ordered(factors: Single, places: Any, order: Order, rng: Any) -> tuple[Sing
     return factors, places
 
 
-def _affine(step: Affine, factors: Single, operands: Single, order: Order) -> Single:
+def _affine(step: AffineMap, factors: Single, operands: Single, order: Order) -> Single:
     bias = step.bias.astype(np.float32)
     if order.sequence == "pairwise":
         total: Single = np.add(_pairwise(factors * operands), bias)

@@ -29,7 +29,7 @@ from qll.networks.matrices import (
 
 
 @dataclass(frozen=True, eq=False)
-class Affine:
+class AffineMap:
     """``(bias + sum_j M_j v_j) / divisor``; no divisor means 1, no terms means a constant."""
 
     terms: tuple[tuple[int, Matrix], ...]
@@ -49,7 +49,7 @@ class Activate:
     function: Activation
 
 
-Step: TypeAlias = Affine | Activate
+Step: TypeAlias = AffineMap | Activate
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,10 +104,10 @@ class ProgramBuilder:
             )
         self._entries += sum(entries(matrix).size for _, matrix in terms)
         check_total(self._entries)
-        return self._append(Affine(tuple(terms), bias, divisor), width)
+        return self._append(AffineMap(tuple(terms), bias, divisor), width)
 
     def constant(self, value: Array) -> int:
-        return self._append(Affine((), value.reshape(-1)), value.size)
+        return self._append(AffineMap((), value.reshape(-1)), value.size)
 
     def activate(self, source: int, function: Activation) -> int:
         return self._append(Activate(source, function), self.widths[source])
@@ -127,7 +127,7 @@ class ProgramBuilder:
     def constant_value(self, source: int) -> Array | None:
         """The value's entries if they do not depend on the input."""
         step = self.steps[source - 1] if source else None
-        if isinstance(step, Affine) and not step.terms and step.divisor is None:
+        if isinstance(step, AffineMap) and not step.terms and step.divisor is None:
             return step.bias
         return None
 
@@ -146,7 +146,7 @@ class ProgramBuilder:
         place = {old: new for new, old in enumerate(order)}
         steps = [_renumber(self.steps[old - 1], place) for old in order[1:]]
         if not steps:  # the output is the input itself
-            steps = [Affine(((0, identity(self.widths[0])),), np.zeros(self.widths[0]))]
+            steps = [AffineMap(((0, identity(self.widths[0])),), np.zeros(self.widths[0]))]
             order.append(0)
         return Program(input_shape, tuple(self.widths[old] for old in order), tuple(steps))
 
@@ -161,4 +161,4 @@ def _renumber(step: Step, place: dict[int, int]) -> Step:
     if isinstance(step, Activate):
         return Activate(place[step.source], step.function)
     terms = tuple((place[source], matrix) for source, matrix in step.terms)
-    return Affine(terms, step.bias, step.divisor)
+    return AffineMap(terms, step.bias, step.divisor)

@@ -22,7 +22,7 @@ from qll.networks.matrices import Array, Matrix, scale_columns
 
 
 @dataclass(frozen=True, eq=False)
-class Layer:
+class FormLayer:
     """One pre-activation ``z = bias + sum_j W_j a_j``; ``terms`` holds ``(j, W_j)`` by rising j.
     ``activation`` makes ``a`` of it; the last layer's is not used."""
 
@@ -41,7 +41,7 @@ class ReluForm:
     not: a source index lies below its layer's own and each block fits its source."""
 
     input_shape: tuple[int, ...]
-    layers: tuple[Layer, ...]
+    layers: tuple[FormLayer, ...]
 
     def __post_init__(self) -> None:
         if not self.layers:
@@ -138,7 +138,7 @@ class ReluForm:
                     bias = bias - weight @ (centre / width)
                 else:
                     terms.append((source, weight))
-            layers.append(Layer(bias, tuple(terms), layer.activation))
+            layers.append(FormLayer(bias, tuple(terms), layer.activation))
         return ReluForm(self.input_shape, tuple(layers))
 
 

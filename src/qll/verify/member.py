@@ -28,7 +28,7 @@ SIMPLE = 1000
 
 
 @dataclass(frozen=True)
-class Found:
+class Member:
     """A ``point`` of the region, or that it is ``empty``, or neither is known."""
 
     point: Point | None = None
@@ -56,28 +56,28 @@ class Constrained(Protocol):
     def contains(self, x: Sequence[float] | Array) -> bool: ...
 
 
-def find_member(query: Constrained) -> Found:
+def find_member(query: Constrained) -> Member:
     """Of the region of a query without choices (see `Query.cases`)."""
     low, high = query.lower, query.upper
     middle = low + (high - low) / 2
     for guess in (low, high, middle, np.floor(middle)):
         if query.contains(guess):
-            return Found(tuple(map(Fraction, guess.tolist())))
+            return Member(tuple(map(Fraction, guess.tolist())))
     if query.in_float32:
-        return Found()
+        return Member()
     solved = _furthest(query)
     if solved is None:
-        return Found()
+        return Member()
     point, depth, weights = solved
     if depth > 0 and _refutes(query, weights):
-        return Found(empty=True)
+        return Member(empty=True)
     tight = [c for c, v in zip(query.constraints, _values(query, point), strict=True) if v > -NEAR]
     simple = tuple(Fraction(v).limit_denominator(SIMPLE) for v in point.tolist())
     for near in (tuple(map(Fraction, point.tolist())), simple):
         for trial in (near, _on(tight, near, low, high)):
             if trial is not None and _allows(query, trial):
-                return Found(trial)
-    return Found()
+                return Member(trial)
+    return Member()
 
 
 def _furthest(query: Constrained) -> tuple[Array, float, Array] | None:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qll.bounds.bounder import Start
-from qll.bounds.domain import Domain
+from qll.bounds.domain import Subdomain
 from qll.bounds.groups import Groups
 from qll.bounds.layout import Layout
 from qll.bounds.splits import InputSplit, NeuronSplit
@@ -39,14 +39,14 @@ class NeuronBound:
 
     neuron: int  # flat
     lower: bool
-    domain: Domain
+    domain: Subdomain
 
 
 @dataclass(frozen=True, eq=False)
 class Taken:
     """On the way to a subproblem one side of a split was taken."""
 
-    before: Step | None
+    before: PathStep | None
     split: NeuronSplit
     above: bool
 
@@ -55,11 +55,11 @@ class Taken:
 class Tightened:
     """On the way to a subproblem bounds of neurons were proved."""
 
-    before: Step | None
+    before: PathStep | None
     bounds: tuple[NeuronBound, ...]
 
 
-Step: TypeAlias = Taken | Tightened
+PathStep: TypeAlias = Taken | Tightened
 
 
 @dataclass(eq=False)
@@ -67,8 +67,8 @@ class Subproblem:
     """An obligation to be refuted on a domain, and how the domain came about."""
 
     obligation: int
-    domain: Domain
-    last: Step | None = None
+    domain: Subdomain
+    last: PathStep | None = None
     depth: int = 0  # splits
 
     @property
@@ -88,9 +88,9 @@ class Subproblem:
         )
 
     @property
-    def way(self) -> list[Step]:
+    def way(self) -> list[PathStep]:
         """From the root."""
-        steps: list[Step] = []
+        steps: list[PathStep] = []
         step = self.last
         while step is not None:
             steps.append(step)

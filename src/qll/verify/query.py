@@ -17,7 +17,7 @@ from qll.formula.normal import Folded, cases, demands, fold, is_axis
 from qll.networks.relu_form import ReluForm
 from qll.verify.arithmetic import check_arithmetic, float32_of, inside, on_grid, radii
 from qll.verify.condition import Array, Condition, assume, both, compile_condition, unusable
-from qll.verify.member import Found, find_member, least_of
+from qll.verify.member import Member, find_member, least_of
 
 
 class VerifiableNetwork(Protocol):
@@ -265,7 +265,7 @@ class Query:
         return least_of(terms, Fraction(form.constant), self.lower, self.upper)
 
     @cached_property
-    def member(self) -> Found:
+    def member(self) -> Member:
         """A point of the region, or that there is none (`qll.verify.member`)."""
         return find_member(self)
 

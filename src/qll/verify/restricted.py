@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from qll.bounds.rounding import Rounding, Sizes
 from qll.formula.hard import Affine, HardForm, affine
 from qll.networks.matrices import compact, entries
-from qll.networks.relu_form import Layer, ReluForm
+from qll.networks.relu_form import FormLayer, ReluForm
 from qll.verify.condition import Array
 from qll.verify.proof import Outcome, Search
 from qll.verify.query import Query
@@ -137,7 +137,7 @@ class _Smaller:
             radii.append(np.where(mine, 0.0, (most - least) / 2 * ROOM))
             errors.append(np.asarray(error) * ROOM)
             kept.append(rows)
-            layers.append(Layer(np.asarray(bias), tuple(terms), layer.activation))
+            layers.append(FormLayer(np.asarray(bias), tuple(terms), layer.activation))
         self.layers = tuple(layers)
         self.error: Array = errors[-1]
 

@@ -10,7 +10,7 @@ import numpy as np
 from qll.audit.check import Domain as Checked
 from qll.audit.layout import ALWAYS, BOUND, CASE, CROWN, EMPTY, HALVE, OPEN, SLOPE, SPLIT, TIGHTEN
 from qll.bounds.bounder import Start
-from qll.bounds.domain import Domain
+from qll.bounds.domain import Subdomain
 from qll.bounds.groups import Groups
 from qll.bounds.splits import NeuronSplit, PointSplit
 from qll.verify.condition import Any_, Array, Both, Tree, conjunctions, obligations
@@ -20,8 +20,8 @@ from qll.verify.proof import (
     Dropped,
     NeuronBound,
     NeuronProof,
+    PathStep,
     Proof,
-    Step,
     Tightened,
 )
 from qll.verify.query import Query
@@ -85,7 +85,7 @@ class Writer:
             by_layer.setdefault(self.layout.layer_of(bound.neuron), []).append(bound)
         for bounds in by_layer.values():
             self._tighten(bounds, [])
-        leaves: dict[int, list[tuple[list[Step], Domain | None]]] = {}
+        leaves: dict[int, list[tuple[list[PathStep], Subdomain | None]]] = {}
         for node in proof.refuted:
             leaves.setdefault(node.obligation, []).append((node.way, node.domain))
         for node in proof.empty:
@@ -141,8 +141,8 @@ class Writer:
             else:
                 raise Unwritable("a box is missing from the proof")
 
-    def _domain(self, items: list[tuple[list[Step], Domain | None]]) -> None:
-        work: list[tuple[list[tuple[list[Step], Domain | None]], int, list[NeuronSplit]]]
+    def _domain(self, items: list[tuple[list[PathStep], Subdomain | None]]) -> None:
+        work: list[tuple[list[tuple[list[PathStep], Subdomain | None]], int, list[NeuronSplit]]]
         work = [(items, 0, [])]
         while work:
             items, depth, splits = work.pop()
@@ -176,7 +176,7 @@ class Writer:
             self.targets.append(2 * int(self.numbers[bound.neuron]) + (not bound.lower))
             self._problem(bound.domain, splits)
 
-    def _problem(self, domain: Domain, splits: list[NeuronSplit]) -> None:
+    def _problem(self, domain: Subdomain, splits: list[NeuronSplit]) -> None:
         self.alphas.append(self._own(domain.alpha))
         self.deltas.append(domain.delta[self.others].astype(np.float64))
         neurons = dict.fromkeys(s.neuron for s in splits)  # a curved one may be split again
@@ -258,5 +258,5 @@ def _groups(groups: Groups | None, query: Query) -> dict[str, Any]:
     return {"groups": np.array(shape), "group_neurons": tables[0], "group_inputs": tables[1]}
 
 
-def _above(step: Step) -> bool | None:
+def _above(step: PathStep) -> bool | None:
     return None if isinstance(step, Tightened) else step.above
