@@ -15,11 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from qll.formula.hard import Affine as Row
+from qll.formula.hard import Affine
 from qll.formula.hard import odd_part, summands
 from qll.networks.joint import Joint
 from qll.networks.matrices import Array
-from qll.networks.program import Affine
+from qll.networks.program import AffineMap
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,7 +27,7 @@ class Moved(Joint):
     """``image`` has a function of ``("x", variable)`` for each entry, x first, then x2; ``names``
     are those of the variables, where they have some."""
 
-    image: tuple[Row, ...] = ()
+    image: tuple[Affine, ...] = ()
     names: tuple[str, ...] = ()
 
     def expand(self, point: Array) -> Array:
@@ -44,7 +44,7 @@ class Moved(Joint):
         return np.asarray(witness)
 
     @cached_property
-    def _entrance(self) -> list[Affine]:
+    def _entrance(self) -> list[AffineMap]:
         rows = [_summands(row) for row in self.image]
         copies = max((len(c) for row in rows for c in row.terms.values()), default=1) or 1
         ones = max(len(row.constant) for row in rows) - 1
@@ -63,12 +63,12 @@ class Moved(Joint):
                 matrix[i, copies * self.variables + at] = number
         plain = bool((divisor == 1).all())
         last = (1 if len(first) > self.variables else 0, matrix)
-        steps = [Affine((last,), constant, None if plain else divisor)]
+        steps = [AffineMap((last,), constant, None if plain else divisor)]
         if last[0]:
-            steps.insert(0, Affine(((0, first),), bias))
+            steps.insert(0, AffineMap(((0, first),), bias))
         return steps
 
-    def entrance(self) -> list[Affine]:
+    def entrance(self) -> list[AffineMap]:
         return self._entrance
 
 
@@ -79,7 +79,7 @@ class _Summands:
     divisor: float
 
 
-def _summands(row: Row) -> _Summands:
+def _summands(row: Affine) -> _Summands:
     numbers = [*(c for _, c in row.terms), Fraction(row.constant)]
     odd = math.lcm(*(odd_part(c.denominator) for c in numbers))
     terms = {k: summands(c * odd) for (_, k), c in row.terms}
@@ -88,6 +88,8 @@ def _summands(row: Row) -> _Summands:
     return _Summands(terms, summands(Fraction(row.constant) * odd), float(odd))
 
 
-def moved(networks: Sequence[Any], image: Sequence[Row], variables: int, names: Any = ()) -> Moved:
+def moved(
+    networks: Sequence[Any], image: Sequence[Affine], variables: int, names: Any = ()
+) -> Moved:
     entries = tuple(range(len(image)))
     return Moved(tuple(networks), entries, variables, tuple(image), tuple(names))
