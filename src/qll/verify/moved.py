@@ -15,8 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from qll.formula.hard import Affine
-from qll.formula.hard import odd_part, summands
+from qll.formula.hard import Affine, odd_part, summands
 from qll.networks.joint import Joint
 from qll.networks.matrices import Array
 from qll.networks.program import AffineMap
