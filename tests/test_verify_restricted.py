@@ -64,7 +64,7 @@ def test_verdicts_are_those_of_the_whole_network(
     query = a_query(seed, above=2.0)
     budget = Budget(20.0)
     smaller = BranchAndBound().decide([query], budget)[0]
-    monkeypatch.setattr("qll.verify.backends.bab.restrict", lambda _: None)
+    monkeypatch.setattr("qll.verify.backends.bab.restrict", lambda *_: None)
     whole = BranchAndBound().decide([query], budget)[0]
     assert smaller.status is whole.status is not Status.UNKNOWN
 

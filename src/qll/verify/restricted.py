@@ -71,8 +71,9 @@ class Restricted:
         return replace(outcome, candidate=self.expand(outcome.candidate))
 
 
-def restrict(query: Query) -> Restricted | None:
-    """None where little would be gained, or where more is asked than boxes and outputs."""
+def restrict(query: Query, rounding: Rounding | None = None) -> Restricted | None:
+    """None where little would be gained, or where more is asked than boxes and outputs;
+    ``rounding`` is that of the network, which several queries may share."""
     form = query.form
     many = sum(entries(w).size for layer in form.layers for _, w in layer.terms)
     plain = form.is_relu and query.search.inputs is None and not query.constraints
@@ -80,7 +81,7 @@ def restrict(query: Query) -> Restricted | None:
         return None
     if query.choices != ((),) or len(form.layers) < 2:
         return None
-    rounding = Rounding(query.network, form)
+    rounding = Rounding(query.network, form) if rounding is None else rounding
     sizes = Sizes(rounding, query.lower, query.upper, leaves=query.search.leaves)
     smaller = _Smaller(form, sizes, query.lower, query.upper)
     left = sum(entries(w).size for layer in smaller.layers for _, w in layer.terms)

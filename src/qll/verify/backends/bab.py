@@ -13,6 +13,7 @@ import numpy as np
 from qll import limits
 from qll.bounds.graph import GraphBounder
 from qll.bounds.lanes import ChainBounder, smallest_sizes
+from qll.bounds.rounding import Rounding
 from qll.kernels import available
 from qll.verify import clock
 from qll.verify.attack import Found, Plan, SearchNetwork, attack
@@ -95,12 +96,13 @@ class BranchAndBound(Backend):
                     if found.verdicts[i] is None and plan is SECOND:
                         found.verdicts[i] = self._walk(queries[i], best, work.deadline, near, i)
         provers: dict[tuple[bool, bool], Prover] = {}
+        rounding = Rounding(queries[0].network, queries[0].form)
         keys = [(query.search.inputs is None, splits_boxes(query)) for query in queries]
         for i, query in enumerate(queries):
             small = None
             if found.verdicts[i] is None and not budget.proofs and self.choose is None:
                 with found.paid_by([i], "root"):
-                    small = restrict(query)
+                    small = restrict(query, rounding)
             if found.verdicts[i] is None and not budget.proofs and self.choose is None:
                 with found.paid_by([i], "root") as work:
                     found.verdicts[i] = self._lightly(network, query, work.deadline, small)
