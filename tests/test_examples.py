@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 from pathlib import Path
@@ -107,3 +108,40 @@ def test_monotone(tmp_path: Path, rule: str, table: str) -> None:
     found = run("verify", *words, *proofs)
     assert found.exit_code == 0 and "1 of 1 proofs confirmed" in found.output, found.output
     assert run("audit", str(tmp_path / "proofs")).exit_code == 0
+
+
+CONTROLLERS = ROOT / "examples" / "controllers"
+WIND = Path(SHARED or "") / "tabular" / "controllers" / "wind" / "controller.onnx"
+
+
+@pytest.mark.skipif(not SHARED or not WIND.is_file(), reason="needs QLL_SHARED")
+def test_the_published_wind_controller() -> None:
+    words = ["verify", str(CONTROLLERS / "wind-published.qll"), "--network", str(WIND)]
+    found = CliRunner().invoke(build_app(), words, catch_exceptions=False)
+    assert found.exit_code == 0 and "1 of 1 proofs confirmed" in found.output, found.output
+
+
+@pytest.mark.parametrize("name", ["wind", "pendulum"])
+def test_controllers(tmp_path: Path, name: str) -> None:
+    """The README's commands, with fewer epochs: bounds of rules that speak of inputs."""
+    words = [str(CONTROLLERS / f"{name}.qll"), "--data", str(CONTROLLERS / f"{name}.toml")]
+    how = ["--network", "mlp:16", "--method", "bound", "--epochs", "20", "--set", "weight=10"]
+    how += ["--set", "learning_rate=0.01", "--out", str(tmp_path / "run")]
+    trained = CliRunner().invoke(build_app(), ["train", *words, *how], catch_exceptions=False)
+    assert trained.exit_code == 0, trained.output
+    network = ["--network", str(tmp_path / "run" / "model.onnx"), "--timeout", "20"]
+    found = CliRunner().invoke(build_app(), ["verify", *words, *network], catch_exceptions=False)
+    assert found.exit_code == 0 and "1 of 1 proofs confirmed" in found.output, found.output
+
+
+def test_what_the_pendulum_rule_says_of_its_steps() -> None:
+    """The affine step of the rule against the pendulum's own, at the corners of the set."""
+    for angle in (-0.3, -0.1, 0.2, 0.3):
+        for lean in (-0.8, 0.3, 0.8):
+            for push in (-8.0, 0.0, 3.0):
+                rate = lean - 3 * angle
+                then = rate + 0.05 * (9.81 * math.sin(angle) - 0.1 * rate + push)
+                after = angle + 0.05 * rate
+                assert after == pytest.approx(0.85 * angle + 0.05 * lean)
+                affine = 1.145 * lean + 0.0555 * angle + 0.05 * push
+                assert abs(then + 3 * after - affine) < 0.0023
