@@ -15,7 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 from qll.errors import InputError, NetworkError
 from qll.exchange.cases import cases
 from qll.exchange.document import Document
-from qll.exchange.files import parse
+from qll.exchange.files import parse, read
 from qll.exchange.models import attach, files_of
 from qll.verify.documents import Answer, Decision, decide
 
@@ -277,6 +277,21 @@ def test_wrong_files_are_named(adder: Path, two_inputs: Path) -> None:
     fixed = parse(start + "(declare-output Y real [1,1]))(assert (>= Y[0,0] 0))")
     with pytest.raises(InputError, match="declared as initialized"):
         answer(fixed, f"f={adder}")
+
+
+@pytest.mark.parametrize(
+    "name", ["cartpole_case_safe_14", "dubinsrejoin_case_safe_3", "lunarlander_case_unsafe_45"]
+)
+def test_twins_have_the_same_answer(name: str, shared: Path) -> None:
+    """Queries and networks as the benchmark ships them, compressed."""
+    folder = shared / "standards/twins/rl_benchmarks"
+    network = folder / f"onnx/{name.split('_')[0]}.onnx.gz"
+    found = []
+    for version in ("v1", "v2"):
+        (path,) = (folder / "vnnlib" / version / f"{name}.vnnlib").iterdir()
+        found.append(answer(read(path), str(network))[0].answer)
+    assert found[0] == found[1]
+    assert found[0] in (Answer.SAT, Answer.UNSAT)
 
 
 def test_declared_types_are_those_of_the_network(adder: Path) -> None:

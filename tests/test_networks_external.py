@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -192,3 +193,26 @@ def test_what_pytorch_exports_by_default_is_read(tmp_path: Path) -> None:
     np.testing.assert_allclose(network.program.forward(x), wanted, atol=1e-5)
     stored = onnx.load(path, load_external_data=False).graph.initializer
     assert any(external_data_helper.uses_external_data(tensor) for tensor in stored)
+
+
+def test_a_network_may_be_compressed(tmp_path: Path) -> None:
+    """As the competitions ship them; what it is, is what was compressed."""
+    packed = tmp_path / "net.onnx.gz"
+    whole = gzip.compress(PLAIN.SerializeToString())
+    packed.write_bytes(whole)
+    assert network_bytes(packed) == PLAIN.SerializeToString()
+    assert load(packed).source == PLAIN.SerializeToString()
+    for damaged in (whole[:-9], whole[: len(whole) // 2], whole[:40] + bytes(9) + whole[49:]):
+        packed.write_bytes(damaged)
+        with pytest.raises(NetworkError, match="the network cannot be unpacked"):
+            load(packed)
+
+
+def test_a_small_file_does_not_unpack_into_a_huge_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packed = tmp_path / "net.onnx.gz"
+    packed.write_bytes(gzip.compress(bytes(1 << 20)))
+    monkeypatch.setattr("qll.networks.onnx_external.MAX_FILE", 1 << 16)
+    with pytest.raises(NetworkError, match="the network is too large"):
+        load(packed)

@@ -9,7 +9,10 @@ other files of the machine.
 
 from __future__ import annotations
 
+import gzip
+import io
 import math
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -25,16 +28,37 @@ from qll.networks.onnx_tensors import (
     too_large,
 )
 
+GZIP = b"\x1f\x8b"
 KEYS = {"location", "offset", "length", "checksum"}
 
 
 def network_bytes(path: Path) -> bytes:
-    """An ONNX file with its weights, be they in a file beside it."""
+    """An ONNX file with its weights, be they in a file beside it; it may be compressed by gzip, as
+    the competitions' are."""
     data = read_bytes(path)
+    if data.startswith(GZIP):
+        data = _unpacked(data, path)
     try:
         return self_contained(data, path.parent)
     except NetworkError as error:
         raise (error if error.where is not None else error.at(str(path))) from error
+
+
+def _unpacked(data: bytes, path: Path) -> bytes:
+    try:
+        with gzip.GzipFile(fileobj=io.BytesIO(data)) as stream:
+            found = stream.read(MAX_FILE + 1)
+    except (OSError, EOFError, zlib.error) as error:
+        raise NetworkError(
+            "the network cannot be unpacked",
+            expected="a whole file of gzip",
+            found=str(error)[:80] or "damage",
+            fix="check that the file was copied whole",
+            where=str(path),
+        ) from error
+    if len(found) > MAX_FILE:
+        raise too_large(len(found), where=str(path))
+    return found
 
 
 def self_contained(data: bytes, folder: Path) -> bytes:
