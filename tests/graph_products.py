@@ -24,6 +24,16 @@ def product(m: Maker, x: str, shape: Shape) -> str | None:
     return m.add("Mul", pair)
 
 
+def matrices(m: Maker, x: str, shape: Shape) -> str | None:
+    """A product of a value with another of it, turned."""
+    rank = len(shape)
+    if rank < 2 and not m.odd():
+        return None
+    order = [*range(rank - 2), rank - 1, rank - 2] if rank > 1 else [0]
+    other = m.add("Transpose", [m.add(m.pick("Relu", "Identity", "Sigmoid"), [x])], perm=order)
+    return m.add("MatMul", [x, other if not m.odd() else x])
+
+
 def quotient(m: Maker, x: str, shape: Shape) -> str | None:
     """Over what stays away from 0, mostly."""
     below = m.add("Mul", [x, x]) if m.chance(0.5) else m.add("Exp", [x])

@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 from graph_cases import LARGEST, Maker, Shape, reduce, take_slice
 from graph_mutations import spoil
-from graph_products import fitting, layer_norm, power, product, quotient, softmax
+from graph_products import fitting, layer_norm, matrices, power, product, quotient, softmax
 from onnx import TensorProto, helper, numpy_helper
 
 Step: TypeAlias = Callable[[Maker, str, Shape], str | None]
@@ -407,13 +407,14 @@ def sizes_to_floats(m: Maker, x: str, shape: Shape) -> str | None:
 CHAIN: tuple[Step, ...] = (
     arithmetic, arithmetic, matmul, gemm, gemm, convolution, convolution, relu, relu, relu, flatten,
     reshape, batch_norm, nothing, bend, bend, leaky_relu, clip, pool, global_pool, transpose, pad,
-    concat, two_values, product, quotient, softmax, layer_norm, reduction, power,
+    concat, two_values, product, matrices, quotient, softmax, layer_norm, reduction, power,
 )  # fmt: skip
 ANY: tuple[Step, ...] = (
     arithmetic, two_values, extremum, matmul, gemm, convolution, pool, pool, pool, pool,
     global_pool, reduction, reduction, batch_norm, relu, leaky_relu, clip, bend, bend, pad, cut,
     cut, transpose, reshape, by_shape, flatten, squeeze, squeeze, concat, nothing, nothing,
-    integers_to_floats, sizes_to_floats, filling, product, quotient, softmax, layer_norm, power,
+    integers_to_floats, sizes_to_floats, filling, product, matrices, quotient, softmax,
+    layer_norm, power,
 )  # fmt: skip
 
 

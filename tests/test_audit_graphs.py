@@ -49,6 +49,7 @@ SEVERAL: dict[str, Callable[[Tensor], Tensor]] = {
     "quotient": lambda z: z / (1.0 + z * z),
     "softmax": lambda z: 3.0 * torch.softmax(z, 1),
     "layer norm": lambda z: functional.layer_norm(z, (6,), eps=0.1),
+    "matrices": lambda z: 0.5 * (z.reshape(-1, 3, 2) @ z.reshape(-1, 2, 3))[:, :, :2].flatten(1),
     "powers": lambda z: torch.sqrt(torch.sigmoid(z) + 0.5) + 1 / (z.square().mean(1, True) + 1),
 }
 

@@ -70,6 +70,9 @@ LAYERS: dict[str, Callable[[], nn.Module]] = {
     "powers 1/2, -1/2, -1; division": lambda: Between(
         lambda h: h / (1.0 + h * h) + torch.sqrt(torch.sigmoid(h) + 1.0), 32
     ),
+    "matrix product of two values, attention": lambda: Between(
+        lambda h: torch.softmax(h @ h.transpose(2, 3), 3) @ h, 32
+    ),
     "Softmax": lambda: nn.Sequential(*sequential(nn.ReLU()), nn.Softmax(1)),
     "LayerNorm": lambda: sequential(nn.LayerNorm((4, 4)), nn.ReLU()),
 }

@@ -55,6 +55,13 @@ SEVERAL: dict[str, Callable[[Tensor], Tensor]] = {
     "quotient": lambda z: z / (2 + z * z),
     "over": lambda z: 3.0 / (2 + z * z),
     "roots": lambda z: torch.sqrt(z * z + 1) + torch.rsqrt(z.exp() + 1) + (z * z + 2) ** -1,
+    "matrices": lambda z: torch.bmm(z.reshape(-1, 2, 2), torch.tanh(z).reshape(-1, 2, 2)).flatten(
+        1
+    ),
+    "attention": lambda z: torch.matmul(
+        torch.softmax(z.reshape(-1, 2, 2) @ z.reshape(-1, 2, 2).transpose(1, 2), 2),
+        z.reshape(-1, 2, 2),
+    ).flatten(1),
     "softmax": lambda z: torch.softmax(2 * z, 1),
     "softmax of rows": lambda z: functional.softmax(z.reshape(-1, 2, 2), 1).flatten(1),
     "layer norm": lambda z: functional.layer_norm(z, (4,), eps=0.1),

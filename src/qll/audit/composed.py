@@ -1,6 +1,7 @@
 """Operators of several values, out of curves of one: products, quotients, softmax, normalisation.
 
 * ``a b = ((a + b)^2 - (a - b)^2) / 4``: the sums first, then the differences, in one layer.
+  A product of matrices is one for each row, column and term, and their sums.
 * ``softmax_i = 1 / (1 + sum over j != i of exp(x_j - x_i))``, of which the divisor is at least 1.
 * ``(x - mean) / sqrt(variance + epsilon)`` is a product with the inverse root of what is at least
   epsilon.
@@ -25,7 +26,7 @@ from qll.audit.pace import room
 
 KINDS = ("Softmax", "LayerNormalization", "Reciprocal", "Sqrt", "Pow", "ReduceMean", "ReduceSum")
 NEAREST = 2.0**-60
-MOST_PAIRS = 1 << 18  # of entries of a softmax
+MOST_PAIRS = 1 << 18  # of entries of a softmax, or terms of a matrix product
 
 
 class Walk(Protocol):
@@ -33,7 +34,7 @@ class Walk(Protocol):
 
 
 def is_composed(node: Node, given: list[Any]) -> bool:
-    pair = node.kind in ("Mul", "Div") and isinstance(given[-1], Value)
+    pair = node.kind in ("Mul", "Div", "MatMul") and isinstance(given[-1], Value)
     return node.kind in KINDS or (pair and (node.kind == "Div" or isinstance(given[0], Value)))
 
 
@@ -47,6 +48,8 @@ def composed(walk: Walk, node: Node, given: list[Any]) -> Value:
     if kind == "Mul":
         same = node.inputs[0] == node.inputs[1]
         return walk.activate(value, curve("square")) if same else _product(walk, *given)
+    if kind == "MatMul":
+        return _matrices(walk, *given)
     if kind == "Softmax":
         return _softmax(walk, value, options.get("axis", -1))
     if kind == "LayerNormalization":
@@ -74,6 +77,18 @@ def _product(walk: Walk, left: Value, right: Value) -> Value:
     count = len(a)
     less = squares.take(range(count)).plus(squares.take(range(count, 2 * count)), -1)
     return Value(Affine(less.rows, [4 * n for n in less.below]), shape)
+
+
+def _matrices(walk: Walk, left: Value, right: Value) -> Value:
+    """A product for each row, column and term, and their sums."""
+    rank, lead = len(left.shape), left.shape[:-2]
+    fine = rank == len(right.shape) > 2 and lead == right.shape[:-2]
+    require(fine and left.shape[-1] == right.shape[-2], "a matrix product that does not fit")
+    shape = (*lead, left.shape[-2], right.shape[-1], left.shape[-1])
+    room(math.prod(shape) <= MOST_PAIRS, "a matrix product that is too large")
+    a = left.moved(np.broadcast_to(left.places[..., :, None, :], shape))
+    b = right.moved(np.broadcast_to(right.places.swapaxes(-1, -2)[..., None, :, :], shape))
+    return reduced(_product(walk, a, b), [rank], False, False)
 
 
 def _quotient(walk: Walk, left: Any, right: Value) -> Value:

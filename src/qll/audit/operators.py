@@ -298,17 +298,24 @@ def _operator(kind: str, shape: Dims, given: Any, at: int, options: Any) -> tupl
         return diagonal(*forms.get(kind, (one, zero, other))), shape
     if kind in ("MatMul", "Gemm"):
         plain = options.get("alpha", 1.0) == options.get("beta", 1.0) == 1.0
-        plain = plain and options.get("transA", 0) == 0 and size == shape[-1]
+        plain = plain and options.get("transA", 0) == 0
         plain = plain and options.get("transB", 0) in (0, 1)
         require(plain and (kind == "MatMul" or len(shape) == 2), f"a {kind} of this form")
         weight = given[0] if options.get("transB", 0) else given[0].T
-        require(weight.ndim == 2 and weight.shape[1] == size, "a matrix that does not fit")
+        require(weight.ndim == 2 and weight.shape[1] == shape[-1], "a matrix that does not fit")
         after = *shape[:-1], len(weight)
         require(all(spreads(b.shape, after) for b in given[1:]), "a bias that does not fit")
-        bias = [np.broadcast_to(b, after).ravel() for b in given[1:]] or [np.zeros(len(weight))]
+        bias = [np.broadcast_to(b, after).ravel() for b in given[1:]]
+        bias = bias or [np.zeros(math.prod(after))]
         rows, columns = np.nonzero(weight)
-        places = zip(rows.tolist(), columns.tolist())
-        return affine(places, _list(weight[rows, columns]), _list(bias[0])), after
+        values, repeats = _list(weight[rows, columns]), size // shape[-1]
+        require(len(values) * repeats <= MOST_ENTRIES, "a matrix product that is too large")
+        places = [
+            (r * len(weight) + i, r * shape[-1] + j)  # each row of the value alone
+            for r in range(repeats)
+            for i, j in zip(rows.tolist(), columns.tolist())
+        ]
+        return affine(places, values * repeats, _list(bias[0])), after
     if kind == "Conv":
         return _convolution(shape, given[0], given[1:], options)
     require(kind == "BatchNormalization", f"operator {kind} is not understood")

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from qll.bounds.composed import Root, layer_norm, softmax
+from qll.bounds.composed import Root, layer_norm, matrix_product, softmax
 from qll.errors import NetworkError
 from qll.networks.activations import ACTIVATIONS, Activation
 from qll.networks.activations.base import torch_things
@@ -143,7 +143,8 @@ class Box:
 
     def __matmul__(self, other: Any) -> Box:
         if isinstance(other, Box):
-            raise unknown("a product of two matrices that depend on the input")
+            product: Box = matrix_product(self, other)
+            return product
         return Box.around(self.middle @ other, self.radius @ other.abs())
 
     def _compared(self, other: object) -> bool:
@@ -430,6 +431,7 @@ def _table() -> dict[Any, Rule]:
     for name in ("add", "sub", "mul", "truediv", "matmul"):
         for home in (torch, Tensor):
             rules[getattr(home, {"truediv": "div"}.get(name, name))] = getattr(operator, name)
+    rules[torch.bmm] = rules[Tensor.bmm] = rules[torch.matmul]
     # What torch calls when the tensor stands on the left.
     rules[Tensor.__add__] = rules[Tensor.__radd__] = operator.add
     rules[Tensor.__mul__] = rules[Tensor.__rmul__] = lambda a, b: b * a

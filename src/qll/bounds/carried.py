@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from qll.bounds.boxes import CURVES, RULES, Ends, on, slopes_by_channel, unknown
-from qll.bounds.composed import Root, layer_norm, softmax
+from qll.bounds.composed import Root, layer_norm, matrix_product, softmax
 from qll.networks.activations import RELU, Activation
 from qll.networks.activations.square import SQUARE
 from qll.networks.torch_reader import evaluation_mode
@@ -30,8 +30,7 @@ from qll.networks.windows import Window
 
 _PRODUCTS = (torch.mul, Tensor.mul, Tensor.__mul__, Tensor.__rmul__)
 _QUOTIENTS = (torch.div, Tensor.div, Tensor.__truediv__)
-# Functions of two values that depend on the input, of which a linear bound knows nothing.
-_MATRICES = (torch.matmul, Tensor.matmul)
+_MATRICES = (torch.matmul, Tensor.matmul, Tensor.__matmul__, torch.bmm, Tensor.bmm)
 _EXTREMA = {torch.maximum: 1.0, torch.minimum: -1.0}
 _POOLS = (functional.max_pool1d, functional.max_pool2d, torch.max_pool1d, torch.max_pool2d)
 # What intervals know and linear bounds do not.
@@ -81,13 +80,15 @@ class Carried(Tensor):
             return RULES[function](*args, **kwargs)
         if function in _PRODUCTS and len(given) > 1:
             return _wrap(_product(run, args[0], args[1]), run)
+        if function in _MATRICES and len(given) > 1:
+            return matrix_product(args[0], args[1])
         if function in _QUOTIENTS and isinstance(args[1], Carried):
             return args[0] * torch.reciprocal(args[1])
         if function == Tensor.__rtruediv__:
             return torch.reciprocal(args[0]) * args[1]
         name = getattr(function, "__name__", str(function))
         known = function in RULES or name in _QUESTIONS
-        if not known or function in _REFUSED or (len(given) > 1 and function in _MATRICES):
+        if not known or function in _REFUSED:
             raise unknown(name)
         with torch._C.DisableTorchFunctionSubclass():
             return _wrap(function(*args, **kwargs), run)

@@ -34,6 +34,11 @@ def softmax(x: Any, dim: int | None = None, _stacklevel: int = 3, dtype: Any = N
     return torch.reciprocal(total).transpose(dim, -1)
 
 
+def matrix_product(a: Any, b: Any) -> Any:
+    """A product for each row, column and term, and their sums."""
+    return (a.unsqueeze(-2) * b.transpose(-1, -2).unsqueeze(-3)).sum(-1)
+
+
 def layer_norm(
     x: Any,
     normalized_shape: Any,

@@ -25,6 +25,7 @@ from qll.networks.layers import (
     Convolution,
     Extremum,
     Linear,
+    MatrixProduct,
     MaxPool,
     Mean,
     Pad,
@@ -261,9 +262,11 @@ def _matmul(reading: Reading, call: Call) -> Result:
         turned = reading.add(call.name, swap, reading.value(right))
         turned = reading.add(call.name, Linear(weight, np.zeros(weight.shape[0])), turned)
         return reading.add(call.name, swap, turned)
+    if not reading.is_constant(left) and not reading.is_constant(right):
+        return reading.add(call.name, MatrixProduct(), reading.value(left), reading.value(right))
     raise refuse(
-        "a matrix product is not a constant matrix times an activation",
-        "one constant operand of rank 2",
+        "a matrix product is not one of two activations, or with a constant matrix",
+        "a constant operand of rank 2, or none",
         f"shapes {reading.shape(left)} and {reading.shape(right)}",
     )
 

@@ -35,6 +35,7 @@ from qll.networks.layers import (
     Layer,
     LayerNorm,
     Linear,
+    MatrixProduct,
     MaxPool,
     Mean,
     Pad,
@@ -121,6 +122,8 @@ def _moves_batch(node: Node) -> bool:
         case Mean(axes, _):
             rank = len(node.shape) if node.layer.keep else len(node.shape) + len(axes)
             return any(axis % rank == 0 for axis in axes)
+        case MatrixProduct():
+            return len(node.shape) < 3
         case Softmax(axis):
             return axis % len(node.shape) == 0
         case LayerNorm():
@@ -400,6 +403,10 @@ def _product(writer: _Writer, layer: Product, node: Node, operands: list[str]) -
     return writer.node("Mul", node.name, operands)
 
 
+def _matrix_product(writer: _Writer, layer: Layer, node: Node, operands: list[str]) -> str:
+    return writer.node("MatMul", node.name, operands)
+
+
 def _softmax(writer: _Writer, layer: Softmax, node: Node, operands: list[str]) -> str:
     return writer.node("Softmax", node.name, operands, axis=layer.axis)
 
@@ -439,6 +446,7 @@ EMIT: dict[type[Layer], Emit] = {
     ParametricRelu: _parametric,
     Extremum: _extremum,
     Product: _product,
+    MatrixProduct: _matrix_product,
     Softmax: _softmax,
     LayerNorm: _layer_norm,
 }

@@ -27,6 +27,7 @@ from qll.networks.layers import (
     Extremum,
     LayerNorm,
     Linear,
+    MatrixProduct,
     MaxPool,
     Mean,
     ParametricRelu,
@@ -100,7 +101,9 @@ def _linear(reading: TorchReading, x: Activation, weight: Any, bias: Any = None)
 
 
 def _matmul(reading: TorchReading, a: Any, b: Any) -> Activation:
-    if isinstance(b, Activation) or not isinstance(a, Activation) or b.dim() != 2:
+    if isinstance(a, Activation) and isinstance(b, Activation):
+        return reading.add(MatrixProduct(), a, b)
+    if not isinstance(a, Activation) or b.dim() != 2:
         raise refuse("a matrix product", "an activation times a constant matrix", "another form")
     return _linear(reading, a, b.T)
 
@@ -386,6 +389,7 @@ METHODS: dict[str, Read] = {
     "mean": _mean,
     "sum": _total,
     "matmul": _matmul,
+    "bmm": _matmul,
     "reciprocal": reciprocal,
     "sqrt": square_root,
     "rsqrt": inverse_root,
@@ -409,6 +413,7 @@ FUNCTIONS: dict[Any, Read] = {
     torch.div: _div,
     torch.neg: _negate,
     torch.matmul: _matmul,
+    torch.bmm: _matmul,
     torch.clamp: _clamp,
     torch.maximum: _extremum(1),
     torch.max: _extremum(1),

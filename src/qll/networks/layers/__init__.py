@@ -10,6 +10,7 @@ from qll.networks.layers.convolution import Convolution
 from qll.networks.layers.extremum import Extremum
 from qll.networks.layers.layer_norm import LayerNorm
 from qll.networks.layers.linear import Linear
+from qll.networks.layers.matrix_product import MatrixProduct
 from qll.networks.layers.max_pool import MaxPool
 from qll.networks.layers.mean import Mean
 from qll.networks.layers.normalise import Normalise
@@ -36,6 +37,7 @@ __all__ = [
     "Layer",
     "LayerNorm",
     "Linear",
+    "MatrixProduct",
     "MaxPool",
     "Mean",
     "Normalise",
