@@ -50,9 +50,12 @@ def explain(
     held = None if data is None else load_data(data, data_dir, **data_options(target, features))
     found = read(verdict, network=network, data=held)
     chosen = _chosen(found, point)
-    lines = [*found.heading, "", *found.groups()] if point is None else [*found.heading]
+    lines = [*found.heading]
+    if point is None and not found.once:
+        lines += ["", *found.groups()]
     for item in chosen:
-        lines += ["", f"point {item.point}: {item.lines[0]}", *item.lines[1:]]
+        head = item.lines[0] if found.once else f"point {item.point}: {item.lines[0]}"
+        lines += ["", head, *item.lines[1:]]
     left = len(found.items) - len(chosen)
     if point is None and left:
         lines += ["", f"{left} more: qll explain {verdict} --point N tells one of them"]

@@ -22,6 +22,7 @@ from qll.exchange.recognition import is_query
 
 if TYPE_CHECKING:
     from qll.exchange.document import Document
+    from qll.verify.documents import Decision
 
 NAME = "qll"
 # Element types for which a verdict is sound: the standard asks for an error for all others.
@@ -73,6 +74,9 @@ def solve(
         typer.Option(help="float32 for a query of reals; one of float32 is decided in it anyway."),
     ] = None,
     seed: Annotated[int, typer.Option(help="Seeds the random starts.")] = 0,
+    out: Annotated[
+        Path | None, typer.Option("--json", help="Write answer, assignment and notes here.")
+    ] = None,
 ) -> None:
     """Decide a VNN-LIB query: sat, unsat, unknown or timed-out, and after sat the assignment.
 
@@ -115,7 +119,23 @@ def solve(
                 assignment.serialise(document, x, y, serialise_assignments)
         for note in decision.notes:
             typer.echo(f"note: {note}", err=True)
+        if out is not None:
+            _write(out, query, decision, time.monotonic() - began)
         answer(lines)
+
+
+def _write(out: Path, query: Path, decision: Decision, seconds: float) -> None:
+    from qll.files import write_json
+
+    witness = decision.witness
+    content = {
+        "query": query.name,
+        "answer": str(decision.answer),
+        "inputs": None if witness is None else [float(v) for v in witness.reshape(-1)],
+        "notes": list(decision.notes),
+        "seconds": round(seconds, 3),
+    }
+    write_json(out, content)
 
 
 def arithmetic_of(document: Document, asked: str | None = None) -> str | None:

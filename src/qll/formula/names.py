@@ -145,15 +145,15 @@ class Names:
                 span,
             )
         example = "inputs weight, year" if kind == "inputs" else "outputs cat, dog"
-        return _error(
-            f"unknown name '{name}'",
-            f"{here} that is declared",
-            f"'{name}'",
-            suggest(name, _near(name, known))
-            if known
-            else f"declare names: '{example}', in their order",
-            span,
-        )
+        values = [entry for entry in known if entry.startswith(f"{name}=")]
+        if values:  # a column of a table, which has an entry for each of its values
+            fix = f"write each value, as {_listed(values)}; to say that two points are alike in "
+            fix += 'all but some: (forall i in inputs where i != "...": x2[i] == x[i])'
+        elif known:
+            fix = suggest(name, _near(name, known))
+        else:
+            fix = f"declare names: '{example}', in their order"
+        return _error(f"unknown name '{name}'", f"{here} that is declared", f"'{name}'", fix, span)
 
 
 def check_declarations(specification: Specification) -> None:

@@ -48,9 +48,12 @@ class Explanation:
     heading: tuple[str, ...]
     items: tuple[Item, ...]
     content: Mapping[str, Any] = field(default_factory=dict)
+    once: bool = False  # of a rule without a data point
 
     def groups(self) -> list[str]:
         """How many points have which verdict, and on what these rest."""
+        if self.once:
+            return []
         lines = []
         for status, claim in CLAIMS.items():
             found = [item for item in self.items if item.status == status]
@@ -165,9 +168,10 @@ def _verdicts(path: Path, helpers: Helpers) -> Explanation:
     shape = question.get("input_shape")
     known = _points(question, helpers)
     asked = int(question.get("count", len(rows)))
+    once = rule is not None and rule.is_closed
     heading = [
-        f"rule {question.get('property', '')}, asked of {asked} "
-        + ("point" if asked == 1 else "points")
+        f"rule {question.get('property', '')}, asked "
+        + ("once: it depends on no data point" if once else f"of {asked} points")
         + f", {float(question.get('timeout', 0.0)):g} s each, by {question.get('backend', 'bab')}",
         *(f"    {line}" for line in str(question["text"]).strip().splitlines()),
         f"network: sha256 {question['network_sha256']}"
@@ -179,7 +183,7 @@ def _verdicts(path: Path, helpers: Helpers) -> Explanation:
     items = [_verdict(row, rule, shape, known, helpers) for row in rows]
     content = {key: question[key] for key in ("property", "text", "network_sha256")}
     content |= {"kind": "verdicts", "arithmetic": question.get("arithmetic"), "count": asked}
-    return Explanation(tuple(heading), tuple(items), content)
+    return Explanation(tuple(heading), tuple(items), content, once)
 
 
 def _verdict(
@@ -218,6 +222,8 @@ def _read_verdicts(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     if path.name.endswith(".partial"):
         found = read_lines(path, to_damage=True)
         question, rows = (found[0] if found else {}), found[1:]
+    elif path.read_bytes()[:1] != b"{":
+        question, rows = {}, []
     else:
         question = read_json(path, "verdicts", fix="give a file of 'qll verify --json'")
         rows = question.pop("verdicts", None)
@@ -227,8 +233,9 @@ def _read_verdicts(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         raise InputError(
             f"{path} holds no verdicts",
             expected="a file that 'qll verify --json FILE' wrote",
-            found=f"fields {', '.join(sorted(question)[:8]) or 'none'}",
-            fix="give that file, a certificate, or the folder of 'qll attack --out'",
+            found=f"fields {', '.join(sorted(question)[:8])}" if question else "another file",
+            fix="give that file, a certificate, or the folder of 'qll attack --out'; of a query, "
+            "'qll export QUERY --to qll' makes a rule to verify",
         )
     return question, sorted(rows, key=lambda row: int(row["point"]))
 

@@ -34,12 +34,12 @@ from qll.verify.given import (
     Labels,
     check_alike,
     content_hash,
-    declared,
     needs_data,
     no_labels,
     outputs_at,
     patterns,
     plain,
+    read_network,
     source_of,
 )
 from qll.verify.query import Query
@@ -101,9 +101,7 @@ class Problem:
             raise needs_data(prop)
         handle = network
         if not isinstance(handle, Network):
-            shape = tuple(points.shape[1:]) if isinstance(handle, nn.Module) else None
-            shape = declared(prop) if x is None and shape is not None else shape
-            handle, own = load_network(handle, input_shape=shape, mean=mean, std=std), True
+            handle, own = read_network(handle, prop, None if x is None else points, mean, std), True
         elif mean is None and std is None and handle.normalisation is not None:
             mean, std = (plain(v, handle.input_shape) for v in handle.normalisation)
         if x is None:

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from torch import Tensor
+from torch import Tensor, nn
 
-from qll.errors import InputError
+from qll.errors import InputError, NetworkError
 from qll.networks import Network, load
 from qll.property import Property
 from qll.verify.condition import Array
@@ -28,6 +28,27 @@ def declared(prop: Property) -> tuple[int, ...]:
         found="neither",
         fix="name the inputs in the property, or pass qll.networks.load(module, input_shape=...)",
     )
+
+
+def read_network(
+    network: nn.Module | str | Path | bytes, prop: Property, points: Array | None, *scales: Any
+) -> Network:
+    """A module has the inputs that the points have, one row for each; without points, those that
+    the property names."""
+    mean, std = scales
+    if not isinstance(network, nn.Module):
+        return load(network, mean=mean, std=std)
+    shape = declared(prop) if points is None else tuple(points.shape[1:])
+    try:
+        return load(network, input_shape=shape, mean=mean, std=std)
+    except NetworkError as error:
+        if points is None or not error.found.startswith(("(", "shape (")):
+            raise
+        # Its layers refuse the shape: the commonest reason is a single point without its axis.
+        fix = f"pass one row for each point (x[None] for a single one), or {error.fix}"
+        raise NetworkError(
+            error.what, expected=error.expected, found=error.found, fix=fix, where=error.where
+        ) from error
 
 
 def needs_data(prop: Property) -> InputError:
