@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from fractions import Fraction
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -128,6 +129,20 @@ def test_the_tightest_bound_counts_and_strictness_with_it() -> None:
     assert bounds.get("lower", 1) is None
     assert bounds.get("upper", 1) == 1
     assert bounds.strict == {("lower", 0)}
+
+
+def test_a_bound_said_again_is_the_tighter_one() -> None:
+    """However it is written: as floats are, or not, strict or not, first or last."""
+    forms = ("(assert ({0} X_0 {1}))", "(assert (and ({0} X_0 {1})))")
+    ends = ("0.1", "0.10", "0.1000000000000000055511151231257827", "0.09999999999999999", "1e-1")
+    for one, two in product(product(forms, ends), repeat=2):
+        for sign, pick in ((">=", max), ("<=", min)):
+            text = "".join(form.format(sign, end) for form, end in (one, two))
+            found = parse(HEAD1 + text + "(assert (<= Y_0 0.0))").bounds
+            side = "lower" if sign == ">=" else "upper"
+            assert found.get(side, 0) == pick(F(one[1]), F(two[1]))
+    strict = parse(HEAD1 + "(assert (> X_0 0.1))(assert (>= X_0 0.1))(assert (<= Y_0 0.0))").bounds
+    assert strict.is_strict("lower", 0)
 
 
 def test_several_tensors_share_x_and_y() -> None:

@@ -129,11 +129,16 @@ class Bounds:
         return (side, index) in self.strict
 
     def tighten_text(self, side: str, index: int, text: str) -> bool:
-        """The usual case at full speed: a first bound, written as a float is. False: not that."""
+        """The usual case at full speed: a bound written as a float is, where there is none or one
+        that was written so; shortest decimals are ordered as their floats. False: not that."""
         values = self.lower if side == "lower" else self.upper
-        value = float(text)
-        if values[index] == values[index] or repr(value) != text:
+        value, known = float(text), values[index]
+        if repr(value) != text:
             return False
+        if known == known:
+            if (side, index) in self.other or (side, index) in self.strict:
+                return False
+            value = max(known, value) if side == "lower" else min(known, value)
         values[index] = value
         return True
 
