@@ -3,11 +3,12 @@
     python bench/vnncomp.py DIR [--sets NAME ...] [--timeout-scale S] [--jobs N] [--json OUT]
                             [--validator DIR] [--journal FILE] [--minutes M] [--quick]
 
-DIR has a folder for each set, or is one: `instances.csv` with `network, property, timeout, verdict`
-and the answers of other tools. Start-up is included. A witness counts if the competition's own
-script (`counterexamples.py` in --validator) finds it correct; the script is run as it is, but its
-reader of queries, which is not part of it, is ours. Constraints on inputs besides boxes, which that
-script does not know, must hold exactly. Their seconds are from their machines.
+DIR has a folder for each set, or is one: `instances.csv` with `network, property, timeout` and, if
+a first line names them, `verdict` and the answers of other tools; files may be compressed by gzip.
+Start-up is included. A witness counts if the competition's own script (`counterexamples.py` in
+--validator) finds it correct; the script is run as it is, but its reader of queries, which is not
+part of it, is ours. Constraints on inputs besides boxes, which that script does not know, must hold
+exactly. Their seconds are from their machines.
 
 With --journal every finished instance is a line of FILE, and the same command goes on where it was
 stopped; --minutes starts no instance after that many. The tables are of all that is there, as rows
@@ -18,9 +19,11 @@ from __future__ import annotations
 
 import argparse
 import csv
+import gzip
 import json
 import multiprocessing.pool
 import os
+import re
 import signal
 import statistics
 import subprocess
@@ -29,7 +32,8 @@ import tempfile
 import threading
 import time
 import types
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from fractions import Fraction
 from itertools import product
 from pathlib import Path
@@ -46,7 +50,7 @@ ANSWERS = ("sat", "unsat", "unknown", "timed-out")
 
 def run(folder: Path, row: dict[str, str], scale: float, validator: Path | None) -> dict[str, Any]:
     seconds = max(1.0, float(row["timeout"]) * scale)
-    network, query = folder / row["network"], folder / row["property"]
+    network, query = file_of(folder, row["network"]), file_of(folder, row["property"])
     command = [sys.executable, "-c", "from qll.cli.main import run; run()", "verify", str(query),
                "--network", str(network), "--timeout", f"{seconds:g}"]  # fmt: skip
     start = time.monotonic()
@@ -102,10 +106,17 @@ def finish(command: Sequence[str], seconds: float) -> tuple[str, str, float]:
 def validate(folder: Path, network: Path, query: Path, witness: str) -> str:
     """What the competition's script says of the assignment."""
     script = _script(folder)
+    witness = as_list(witness)
     _witness.text = witness
-    with tempfile.NamedTemporaryFile("w", suffix=".counterexample") as stream:
+    with ExitStack() as files:
+        stream = files.enter_context(tempfile.NamedTemporaryFile("w", suffix=".counterexample"))
         stream.write(witness)
         stream.flush()
+        if network.suffix == ".gz":  # which the script does not unpack
+            plain = files.enter_context(tempfile.NamedTemporaryFile(suffix=".onnx"))
+            plain.write(gzip.decompress(network.read_bytes()))
+            plain.flush()
+            network = Path(plain.name)
         try:
             result, _ = script.get_ce_diff(str(network), str(query), stream.name, 1e-4, 1e-3)
         except Exception as error:  # whatever the script raises is its answer
@@ -117,6 +128,21 @@ _witness = (
     threading.local()
 )  # what the script checks in this thread: .text, and .kind of its inputs
 _loading = threading.Lock()
+
+
+def as_list(assignment: str) -> str:
+    """An assignment of version 2, of one input and one output, as the list of version 1 that the
+    script reads; others as they are."""
+    names: list[str] = []
+    pairs: list[str] = []
+    for line in assignment.split("\n"):
+        if re.match(r"[A-Za-z]\S* \S+ \[[\d, ]*\]$", line):
+            names.append(line)
+            count = 0
+        elif names and line.strip():
+            pairs.append(f"({'XY'[len(names) - 1 :][:1]}_{count} {line.strip()})")
+            count += 1
+    return f"({' '.join(pairs)})\n" if len(names) == 2 else assignment
 
 
 def _script(folder: Path) -> Any:
@@ -290,8 +316,24 @@ def instances(folder: Path, sets: Sequence[str] | None) -> list[tuple[Path, dict
     for name, path in found.items():
         if not sets or name in sets:
             with (path / "instances.csv").open(encoding="utf-8") as stream:
-                jobs += [(path, row) for row in csv.DictReader(stream)]
+                jobs += [(path, row) for row in rows_of(stream)]
     return jobs
+
+
+def rows_of(stream: Iterable[str]) -> Iterator[dict[str, str]]:
+    """With a first line of names, as ours have it, or without one, as the competition's own."""
+    names = ["network", "property", "timeout"]
+    for row in csv.reader(stream):
+        if row and row[0] == "network":
+            names = row
+        elif row:
+            yield {"timeout": "300", "verdict": "", **dict(zip(names, row, strict=False))}
+
+
+def file_of(folder: Path, name: str) -> Path:
+    """As it is named, or compressed."""
+    path, packed = folder / name, folder / f"{name}.gz"
+    return packed if packed.is_file() and not path.is_file() else path
 
 
 def main() -> None:

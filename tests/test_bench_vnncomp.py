@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import importlib.util
 import json
 import sys
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from exchange_cases import BOX1, HEAD1, layered
+from exchange_cases import BOX1, BOX2, HEAD1, HEAD2, layered
 
 from qll.exchange.cases import cases
 from qll.exchange.files import parse
@@ -62,6 +63,20 @@ def test_the_competitions_script_judges_witnesses(
     query.write_text(HEAD1 + BOX1 + assertions)
     folder = shared / "standards/witness-validator"
     assert vnncomp.validate(folder, network, query, witness(*point)) == expected
+
+
+def test_a_query_of_version_2_is_judged_too(tmp_path: Path, shared: Path) -> None:
+    network = layered(tmp_path / "sum.onnx", ([[1.0, 1.0]], [0.0]))
+    query = tmp_path / "q.vnnlib"
+    query.write_text(HEAD2 + BOX2 + "(assert (>= Y[0] 1.5))(assert (<= X[0,0] X[0,1]))")
+    folder = shared / "standards/witness-validator"
+    for first, second, expected in ((0.75, 1.0, "correct"), (1.0, 0.75, "spec_not_violated")):
+        text = f"X real [1,2]\n{first}\n{second}\nY real [1]\n1.75\n"
+        assert vnncomp.validate(folder, network, query, text) == expected
+        packed = tmp_path / "sum.onnx.gz"
+        packed.write_bytes(gzip.compress(network.read_bytes()))
+        assert vnncomp.validate(folder, packed, query, text) == expected
+    assert vnncomp.as_list("A real [1]\n1.0\n") == "A real [1]\n1.0\n"
 
 
 def test_a_script_that_fails_is_said_not_raised(tmp_path: Path, shared: Path) -> None:
@@ -124,6 +139,19 @@ def test_a_folder_from_end_to_end_and_again(
         run(monkeypatch, folder, "--sets", "other")
     run(monkeypatch, folder, "--minutes", -1)
     assert "2 instances are left" in capsys.readouterr().out
+
+
+def test_a_folder_as_the_competition_has_it(tmp_path: Path) -> None:
+    """No line of names, no verdicts, compressed files."""
+    (tmp_path / "onnx").mkdir()
+    (tmp_path / "onnx/a.onnx.gz").write_bytes(b"")
+    (tmp_path / "instances.csv").write_text("onnx/a.onnx,vnnlib/q.vnnlib,116\nonnx/a.onnx,r\n\n")
+    first, second = (row for _, row in vnncomp.instances(tmp_path, None))
+    assert (first["network"], first["timeout"], first["verdict"]) == ("onnx/a.onnx", "116", "")
+    assert second["property"] == "r"
+    assert float(second["timeout"]) > 0
+    assert vnncomp.file_of(tmp_path, "onnx/a.onnx").name == "a.onnx.gz"
+    assert vnncomp.file_of(tmp_path, "vnnlib/q.vnnlib").name == "q.vnnlib"
 
 
 def test_an_answer_that_is_wrong_is_counted() -> None:
