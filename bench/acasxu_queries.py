@@ -108,7 +108,7 @@ def lines(number: int, version: int) -> Iterator[str]:
     if version == 1:
         yield from (f"(declare-const {letter}_{k} Real)" for letter in "XY" for k in range(5))
     else:
-        yield "(vnnlib-version <2.1>)"
+        yield "(vnnlib-version <2.0>)"
         yield "(declare-network f"
         yield "  (declare-input X real [1,1,1,5])"
         yield "  (declare-output Y real [1,5])"

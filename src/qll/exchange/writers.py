@@ -20,7 +20,7 @@ def write(document: Document, version: int, element: str | None = None) -> Itera
             letter = "X" if tensor.kind == "input" else "Y"
             yield from (f"(declare-const {letter}_{k} Real)" for k in range(tensor.size))
     else:
-        yield f"(vnnlib-version <{'2.1' if document.version[0] == 1 else _version(document)}>)"
+        yield f"(vnnlib-version <{'2.0' if document.version[0] == 1 else _version(document)}>)"
         for network in document.networks:
             yield f"(declare-network {network.name or 'f'}"
             if network.equal_to:

@@ -68,7 +68,7 @@ def document_of(query: Query, scales: tuple[Array, Array] | None = None) -> Docu
         )
         for k, (name, x, y) in enumerate(NETWORKS[:points])
     )
-    return Document((2, 1), networks, bounds, assertions, query.name or "<query>")
+    return Document((2, 0), networks, bounds, assertions, query.name or "<query>")
 
 
 def _conjuncts(node: Assertion) -> tuple[Assertion, ...]:
