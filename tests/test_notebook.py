@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import base64
 import io
+import sys
+from types import ModuleType, SimpleNamespace
 from xml.etree import ElementTree
 
 import numpy as np
+import pytest
 import torch
 from torch import nn
 
@@ -65,3 +68,36 @@ def test_a_run_shows_its_figures() -> None:
     run = qll.train("not-both", "dice-rendered", logic="baseline", epochs=1, data_options=options)
     shown = run._repr_html_()
     assert "not-both on dice-rendered" in shown and "PAcc" in shown and "<polyline" in shown
+
+
+class _Shell:
+    """What IPython is to us: a shell with a kernel, HTML, and a display that can be updated."""
+
+    def __init__(self) -> None:
+        self.shown: list[str] = []
+
+    def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        top, inner = ModuleType("IPython"), ModuleType("IPython.display")
+        top.get_ipython = lambda: SimpleNamespace(kernel=object())  # type: ignore[attr-defined]
+        inner.HTML = str  # type: ignore[attr-defined]
+        inner.display = lambda *_, **__: SimpleNamespace(update=self.shown.append)  # type: ignore[attr-defined]
+        monkeypatch.setitem(sys.modules, "IPython", top)
+        monkeypatch.setitem(sys.modules, "IPython.display", inner)
+
+
+def test_long_calls_show_how_far_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a notebook a bar that is gone at the end; in a program nothing."""
+    shell = _Shell()
+    model = nn.Sequential(nn.Linear(2, 2)).eval()
+    rule = qll.parse("forall x in ball(x0, 0.1): y[0] <= 100")
+    qll.verify(rule, model, torch.zeros(3, 2))
+    assert shell.shown == []
+    shell.install(monkeypatch)
+    qll.verify(rule, model, torch.zeros(3, 2))
+    assert any("3 of 3 regions decided" in text for text in shell.shown)
+    assert shell.shown[-1] == ""
+    shell.shown.clear()
+    options = {"count_train": 8, "count_test": 4}
+    qll.train("not-both", "dice-rendered", logic="baseline", epochs=1, data_options=options)
+    assert any("epoch 1 of 1" in text and "<progress" in text for text in shell.shown)
+    assert shell.shown[-1] == ""

@@ -9,8 +9,11 @@ from __future__ import annotations
 import base64
 import math
 import struct
+import sys
+import time
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from html import escape
 from typing import Any
 
@@ -108,3 +111,45 @@ def _line(
         f"<text x='{_EDGE}' y='{12 + 11 * number}' fill='{colour}'>"
         f"{escape(name)}: {known[0][1]:.4g} to {known[-1][1]:.4g}</text>"
     )
+
+
+# --- while a long call runs ---
+
+
+class Line:
+    """A bar with a text beside it, replaced as the work goes on."""
+
+    _EVERY = 0.3  # seconds between two of them
+
+    def __init__(self, handle: Any, html: Any) -> None:
+        self._handle, self._html = handle, html
+        self._said = -math.inf
+
+    def tell(self, text: str, share: float) -> None:
+        now = time.monotonic()
+        if share < 1 and now - self._said < self._EVERY:
+            return
+        self._said = now
+        bar = f"<progress value='{min(max(share, 0.0), 1.0):.4f}' max='1'></progress>"
+        self._handle.update(self._html(f"{bar} {escape(text)}"))
+
+
+def in_notebook() -> bool:
+    """Whether a kernel of Jupyter runs this; IPython is not imported for it."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return getattr(shell, "kernel", None) is not None
+
+
+@contextmanager
+def live() -> Iterator[Line | None]:
+    """A line of a notebook, which is gone when the work is done; None elsewhere."""
+    if not in_notebook():
+        yield None
+        return
+    from IPython.display import HTML, display
+
+    handle = display(HTML(""), display_id=True)  # type: ignore[no-untyped-call, unused-ignore]
+    try:
+        yield Line(handle, HTML)
+    finally:
+        handle.update(HTML(""))  # type: ignore[no-untyped-call, union-attr, unused-ignore]

@@ -66,6 +66,7 @@ def train(
     own, use ``qll.PropertyLoss``.
     """
     from qll.training.loop import train as run
+    from qll.training.progress import shown
 
     data = data if isinstance(data, str) else _data_set(data)
     model = network if isinstance(network, nn.Module) else None
@@ -82,7 +83,8 @@ def train(
         device=device,
     )
     given = None if isinstance(data, str) else data
-    return run(resolved, out, resume=resume, data=given, model=model, reporter=reporter)
+    with shown(reporter) as told:
+        return run(resolved, out, resume=resume, data=given, model=model, reporter=told)
 
 
 def attack(
@@ -222,6 +224,7 @@ def cycle(
     from qll.networks import Network
     from qll.networks import load as load_network
     from qll.networks.trainable import to_module
+    from qll.training.progress import shown
 
     data = data if isinstance(data, str) else _data_set(data)
     trained = _training(
@@ -246,9 +249,10 @@ def cycle(
     elif network is not None:
         start = to_module(network if isinstance(network, Network) else load_network(network))
     given = None if isinstance(data, str) else data
-    return run(
-        config, out, resume=resume, data=given, start=start, reporter=reporter, on_round=on_round
-    )
+    with shown(reporter) as told:
+        return run(
+            config, out, resume=resume, data=given, start=start, reporter=told, on_round=on_round
+        )
 
 
 def repair(

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
+
+from qll.notebook import Line, in_notebook, live
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -184,3 +187,44 @@ def console_reporter() -> Iterator[Reporter]:
     bar = LiveBar(console)
     with bar.bars:
         yield bar
+
+
+class NotebookLine:
+    """One line in a notebook over all steps of all epochs."""
+
+    def __init__(self, line: Line) -> None:
+        self._line = line
+        self._title, self._epochs, self._steps, self._done, self._figures = "", 1, 1, 0.0, ""
+
+    def start(self, title: str, epochs: int, steps: int, done: int) -> None:
+        self._title, self._epochs = title, max(epochs, 1)
+        self._steps, self._done, self._figures = max(steps, 1), float(done), ""
+
+    def step(self) -> None:
+        self._done += 1 / self._steps
+        self._tell()
+
+    def epoch(self, row: Mapping[str, Any]) -> None:
+        self._done, self._figures = float(row["epoch"]), describe(row)
+        self._tell()
+
+    def note(self, text: str) -> None:
+        self._line.tell(text, self._done / self._epochs)
+
+    def _tell(self) -> None:
+        said = f"{self._title}: epoch {int(self._done)} of {self._epochs}  {self._figures}"
+        self._line.tell(said, self._done / self._epochs)
+
+
+@contextmanager
+def shown(given: Reporter | None) -> Iterator[Reporter | None]:
+    """The reporter of a call in Python: the caller's; at a prompt or in a notebook, a bar; in a
+    program none."""
+    if given is None and in_notebook():
+        with live() as line:
+            yield None if line is None else NotebookLine(line)
+    elif given is None and hasattr(sys, "ps1"):
+        with console_reporter() as reporter:
+            yield reporter
+    else:
+        yield given

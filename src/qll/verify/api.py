@@ -23,6 +23,7 @@ from qll.formula.question import canonical, question
 from qll.formula.rewrite import Shape
 from qll.networks import Network
 from qll.networks import load as load_network
+from qll.notebook import live
 from qll.property import Property, check_property
 from qll.regions import Region
 from qll.verify import certificate, clock, evidence
@@ -476,8 +477,12 @@ def verify(
     if problem.certificates is not None and len(problem):
         problem.write_claim()
     found: dict[int, Verdict] = {}
-    for index, verdict in decide_all(problem, range(len(problem)), jobs=jobs):
-        found[index] = verdict
-        if on_verdict is not None:
-            on_verdict(index, verdict)
+    with live() as line:
+        for index, verdict in decide_all(problem, range(len(problem)), jobs=jobs):
+            found[index] = verdict
+            if on_verdict is not None:
+                on_verdict(index, verdict)
+            if line is not None:
+                said = f"{len(found)} of {len(problem)} regions decided"
+                line.tell(said, len(found) / len(problem))
     return [found[i] for i in range(len(problem))]
