@@ -45,3 +45,11 @@ def test_an_instance(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["install_tool.sh", "prepare_instance.sh", "run_instance.sh"])
 def test_another_version_of_the_scripts_is_refused(name: str) -> None:
     assert run(name, "v2") == 1
+
+
+def test_what_the_install_script_compiles_is_compiled() -> None:
+    """The line that it ends with, by this interpreter."""
+    text = (SCRIPTS / "install_tool.sh").read_text()
+    (line,) = (row for row in text.splitlines() if "prepare()" in row)
+    call = line.replace(".venv/bin/python", f'"{sys.executable}"')
+    assert subprocess.run(["sh", "-c", call], check=False, timeout=280).returncode == 0

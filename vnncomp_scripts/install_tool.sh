@@ -5,4 +5,6 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 python3 -m venv .venv
 .venv/bin/pip install -c constraints.txt '.[verify]'
+# Kernels are compiled once on a machine, and no instance should pay for that.
+.venv/bin/python -c "from qll.verify.backend import BACKENDS; BACKENDS['bab']().prepare()"
 .venv/bin/qll --version
