@@ -45,7 +45,7 @@ TOOLS = ("alpha_beta_crown", "nnenum", "neuralsat", "marabou", "pyrat")
 VERDICTS = {"verified": "unsat", "falsified": "sat"}
 GRACE = 30.0  # seconds after which a process that should have answered is ended
 QUICK = 3  # instances of each set
-# Kernels are compiled once on a machine, as the competition's install script does: no instance's time.
+# Once on a machine, as the competition's install script does it: no instance's time.
 PREPARE = "from qll.verify.backend import BACKENDS; BACKENDS['bab']().prepare()"
 PREPARE_SECONDS = 600.0
 ANSWERS = ("sat", "unsat", "unknown", "timed-out")
