@@ -19,6 +19,12 @@ For objectives ``g_m = c_m . z_L + d_m . x + e_m`` and any multipliers, a lower 
   neurons the terms with A < 0 need no chord: ``sum_k A_k relu(z_k) = min_S sum_{k in S} A_k z_k``
   over subsets S, so the box minimum is the least of 2^4 closed forms (the *joint hull*).
 
+``alpha`` ascended as a multiplier is alpha-CROWN (Xu et al. 2021, *Fast and complete*), ``beta``
+for the splits beta-CROWN (Wang et al. 2021). Copies of inputs tied by ``delta`` are a Lagrangian
+decomposition (Guignard and Kim 1987; for networks Bunel et al. 2020, *Lagrangian decomposition for
+neural network verification*); a relaxation of several neurons at once is that of kPoly (Singh et
+al. 2019, *Beyond the single neuron convex barrier*), here exact for a group over its own box.
+
 Every choice of multipliers gives a valid bound; ascent by gradients only makes it better. Where
 ``Domains.sizes`` are given, what rounding may have added is taken off: see `qll.bounds.rounding`.
 """

@@ -1,10 +1,14 @@
-"""Proofs by splits of neurons: bounds at the root, then branch and bound (Bunel et al. 2020).
+"""Proofs by splits of neurons: bounds at the root, then branch and bound.
 
 A proof refutes every obligation (see `qll.verify.condition`) on every domain. Domains are split on
 a neuron, narrow layers first, the neuron chosen by filtered strong branching: the best few by what
 their relaxation loses are tried with a handful of dual steps, and the split with the largest
 product of improvements is kept. Children inherit their parent's multipliers. The bounds are those
 of any `qll.bounds.bounder.Bounder`.
+
+Branch and bound on ReLUs is that of Bunel et al. 2020 (*Branch and bound for piecewise linear
+networks*), the filter that of De Palma et al. 2021 (*Improved branch and bound*); the
+product of gains is the score of mixed-integer solvers (Achterberg et al. 2005).
 """
 
 from __future__ import annotations

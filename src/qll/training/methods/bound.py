@@ -1,4 +1,5 @@
-"""Train on a sound bound of the property over the whole region, instead of an attacked point."""
+"""Train on a sound bound of the property over the whole region, instead of an attacked point: with
+intervals IBP (Gowal et al. 2018), with linear bounds CROWN-IBP's idea (Zhang et al. 2020)."""
 
 from __future__ import annotations
 
