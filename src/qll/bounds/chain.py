@@ -78,21 +78,23 @@ class Chain:
         return self.layout.spread(self.layers - 1, _dense(row)[0]), float(last.bias[index])
 
     @cached_property
-    def packed64(self) -> tuple[Any, ...]:
+    def packed64(self) -> Any:
         return self._packed(np.float64)
 
     @cached_property
-    def packed32(self) -> tuple[Any, ...]:
+    def packed32(self) -> Any:
         return self._packed(np.float32)
 
-    def _packed(self, dtype: Any) -> tuple[Any, ...]:
+    def _packed(self, dtype: Any) -> Any:
+        from qll.kernels.dual_types import Packed
+
         g = self.groups
         sizes = [w.size for w in self.upper]
         at = [0, *np.concatenate([[0], np.cumsum(sizes)]).tolist()][: max(self.layers, 1)]
         flat, flat_transposed = self._flat(np.dtype(dtype))
         block_at = np.concatenate([[0], np.cumsum([b.size for b in g.blocks])])[:-1]
         is_home = g.copy_home == np.arange(g.copies)
-        return (
+        return Packed(
             self.layers,
             self.layout.widths,
             self.layout.starts,

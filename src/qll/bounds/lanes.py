@@ -40,6 +40,7 @@ class DualLanes:
     """Buffers for one lane-full of domains of a chain, and calls of the kernel."""
 
     def __init__(self, chain: Chain, objectives: int) -> None:
+        from qll.kernels.dual_types import Scratch, Variables
         from qll.kernels.simd import LANES, aligned_floats
 
         self.chain = chain
@@ -60,20 +61,17 @@ class DualLanes:
         sizes = (n, n, objectives, copies)
         self.low, self.high, self.sign = floats(n), floats(n), floats(n)
         self.objective, self.offset = floats(objectives * width), floats(objectives)
-        self.variables = tuple(floats(s) for s in sizes)
-        self.first = tuple(floats(s) for s in sizes)
-        self.second = tuple(floats(s) for s in sizes)
-        self.scratch = (
-            *(floats(n) for _ in range(7)),
-            floats(copies),
-            floats(inputs),
-            floats(copies),
-            floats(most_copies),
-            floats(most_neurons),
-            floats(n),
-            np.zeros(n, dtype=np.bool_),
-            floats(objectives),
-        )
+        self.variables = Variables(*(floats(s) for s in sizes))
+        self.first = Variables(*(floats(s) for s in sizes))
+        self.second = Variables(*(floats(s) for s in sizes))
+        self.scratch = Scratch(
+            slope=floats(n), rise=floats(n), alpha_low=floats(n), alpha_high=floats(n),
+            coefficient=floats(n), back=floats(n), activation=floats(n),
+            copy_coefficient=floats(copies), pixel_coefficient=floats(inputs),
+            copy_point=floats(copies), residual=floats(most_copies), member=floats(most_neurons),
+            hull_gain=floats(n), hull_active=np.zeros(n, dtype=np.bool_),
+            reached=floats(objectives),
+        )  # fmt: skip
         # Steps between two looks at the clock.
         read = copies * most_neurons + sum(w.size for w in chain.upper)
         self.piece = max(LEAST_PIECE, PIECE_PRODUCTS // (2 * LANES * read))
@@ -101,6 +99,7 @@ class DualLanes:
         Spare lanes repeat the first one. Returns the steps that were taken: fewer than ``steps``
         if every lane reached ``target`` or ``stop``, asked now and then, said so."""
         from qll.kernels.dual import ascend
+        from qll.kernels.dual_types import Lanes
 
         for buffer, name in ((self.low, "low"), (self.high, "high"), (self.sign, "sign")):
             self._put(buffer, [getattr(d, name) for d in domains])
@@ -114,6 +113,7 @@ class DualLanes:
         self._put(self.scales, [np.array(d.scales, dtype=np.float32) for d in domains])
         for buffer in (*self.first, *self.second):
             buffer.fill(0)
+        given = Lanes(self.low, self.high, self.sign, self.objective, self.offset, self.objectives)
         taken = 0
         while True:
             piece = min(steps - taken, self.piece)
@@ -121,7 +121,7 @@ class DualLanes:
                 piece, taken, hull, target,
                 (rates.alpha, rates.beta, rates.weight, rates.delta, rates.decay),
                 self.chain.packed32, box,
-                (self.low, self.high, self.sign, self.objective, self.offset, self.objectives),
+                given,
                 self.variables, self.first, self.second, self.scratch, self.scales,
                 self.bound, self.minimiser, self.scores,
             )  # fmt: skip

@@ -93,6 +93,11 @@ def kernel(function: Callable[..., Any]) -> Any:
     return compiled(fastmath=FASTMATH)(function)
 
 
+def part(function: Callable[..., Any]) -> Any:
+    """A part of a kernel, compiled into it: no call, and its values stay in registers."""
+    return compiled(fastmath=FASTMATH, inline="always")(function)
+
+
 def aligned_floats(count: int) -> np.ndarray[Any, np.dtype[np.float32]]:
     """``count`` zeros that start on a cache line."""
     room = np.zeros(count * 4 + ALIGNMENT, dtype=np.uint8)
