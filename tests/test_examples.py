@@ -51,6 +51,24 @@ def test_fair_credit_from_the_command_line(tmp_path: Path) -> None:
     assert checked.exit_code == 0 and "1 of 1 confirmed" in checked.output
 
 
+@pytest.mark.skipif(not SHARED or not GERMAN.is_dir(), reason="needs QLL_SHARED")
+def test_fair_credit_by_construction(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trained on the table that german.py writes, in few epochs, and proved on the whole domain."""
+    monkeypatch.syspath_prepend(ROOT / "examples" / "fair-credit")
+    import german
+
+    german.main(str(tmp_path / "german.csv"))
+    text = (ROOT / "examples" / "fair-credit" / "german.toml").read_text()
+    (tmp_path / "german.toml").write_text(text)
+    words = ["train", RULE, "--data", str(tmp_path / "german.toml"), "--network", "mlp:6"]
+    words += ["--method", "signed", "--epochs", "2", "--out", str(tmp_path / "run")]
+    trained = CliRunner().invoke(build_app(), words, catch_exceptions=False)
+    assert trained.exit_code == 0 and "by construction" in trained.output, trained.output
+    words = ["verify", RULE, "--network", str(tmp_path / "run" / "model.onnx")]
+    found = CliRunner().invoke(build_app(), words, catch_exceptions=False)
+    assert found.exit_code == 0 and "1 of 1 proofs confirmed" in found.output, found.output
+
+
 ALSOMITRA = ROOT / "examples" / "alsomitra"
 SEEDS = Path(SHARED or "") / "tabular" / "regression" / "alsomitra"
 

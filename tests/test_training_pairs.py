@@ -207,6 +207,10 @@ def test_a_network_is_made_blind_to_what_a_rule_lets_go_either_way(tmp_path: Pat
     other = torch.cat((x[:, :1], 4 - x[:, 1:]), 1)
     assert torch.equal(model(x), model(other))
     assert float(model(x).detach().std()) > 0.1
+    # y >= 2 and y2 < 2 need a difference, and there is none.
+    (verdict,) = qll.verify(prop, model.eval(), x[:1], certified=True, timeout=30)
+    assert str(verdict.status) == "verified" and verdict.nodes == 1
+    assert verdict.evidence is Evidence.CHECKED
 
 
 @pytest.mark.parametrize(

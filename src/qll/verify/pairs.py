@@ -16,7 +16,7 @@ import numpy as np
 
 from qll.bounds.differences import Differences, Runs, fits
 from qll.bounds.rounding import Sizes
-from qll.formula.hard import Affine
+from qll.formula.hard import Affine, affine
 from qll.late import late
 from qll.networks.joint import Joint
 from qll.verify.condition import Array, obligations
@@ -45,9 +45,38 @@ def is_difference(query: Query) -> bool:
     """Whether every way to violate the condition needs a difference to be positive."""
     if not _is_pair(query):
         return False
-    leaves = [_leaf(query, k) is not None for k in range(query.reduced.leaves)]
-    return all(any(leaves[k] for k in each.leaves if k < len(leaves))
+    return all(_chosen(query, each.leaves) is not None
                for each in obligations(query.search.tree) if not each.waiting)  # fmt: skip
+
+
+def _chosen(query: Query, conjunction: Sequence[int]) -> tuple[Leaf, Array] | None:
+    """A difference that must be positive where the conjunction is violated, and the weights of its
+    leaves: one of them, or, of a network that does not read what moves, their sum (``y > 0`` and
+    ``y2 < 0`` need ``y - y2 > 0``)."""
+    own = [(at, k) for at, k in enumerate(conjunction) if k < query.reduced.leaves]
+    tries = [[pair] for pair in own]
+    if len(own) > 1 and _is_blind(query):
+        tries.append(own)
+    for chosen in tries:
+        form = query.reduced.exact[chosen[0][1]]
+        for _, k in chosen[1:]:
+            more = query.reduced.exact[k]
+            form = affine((*form.terms, *more.terms), form.constant + more.constant)
+        leaf = _leaf(query, form)
+        if leaf is not None:
+            weight = np.zeros(len(conjunction))
+            weight[[at for at, _ in chosen]] = 1.0
+            return leaf, weight
+    return None
+
+
+def _is_blind(query: Query) -> bool:
+    """Whether no layer reads an input that differs between the two points."""
+    network: Any = query.network
+    single, home = network.networks[0], network.home
+    moving = [k for k in range(single.input_size) if home[k] != home[single.input_size + k]]
+    read = [m for layer in single.relu_form.layers for source, m in layer.terms if source == 0]
+    return not any(abs(m[:, moving]).sum() for m in read)
 
 
 def _is_pair(query: Query) -> bool:
@@ -62,11 +91,10 @@ def _is_pair(query: Query) -> bool:
     )
 
 
-def _leaf(query: Query, number: int) -> Leaf | None:
+def _leaf(query: Query, form: Affine) -> Leaf | None:
     network: Any = query.network
     single, home = network.networks[0], network.home
     inputs, outputs = single.input_size, single.output_size
-    form = query.reduced.exact[number]
     p = {k: c for (source, k), c in form.terms if source == "y"}
     left = {k: c for (source, k), c in form.terms if source == "x"}
     if any(p.get(k, 0) != -p.get(outputs + k, 0) for k in range(outputs)):
@@ -110,13 +138,9 @@ class Pair:
         leaves: list[Leaf | None] = []
         weights = []
         for conjunction in conjunctions:
-            found = [(_leaf(query, k), at) for at, k in enumerate(conjunction)
-                     if k < query.reduced.leaves]  # fmt: skip
-            chosen = next(((leaf, at) for leaf, at in found if leaf is not None), (None, 0))
-            weight = np.zeros(len(conjunction))
-            weight[chosen[1]] = 1.0
-            leaves.append(chosen[0])
-            weights.append(weight)
+            found = _chosen(query, conjunction)
+            leaves.append(None if found is None else found[0])
+            weights.append(np.zeros(len(conjunction)) if found is None else found[1])
         if all(leaf is None for leaf in leaves):
             return None
         return cls(query, leaves, weights, _ends_of(query, prover, sizes))
