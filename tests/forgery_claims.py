@@ -450,6 +450,28 @@ def image_claim(rng: Any) -> False_ | None:
     return False_(layers, text, x0, lower, upper, v, tie)
 
 
+def round_claim(rng: Any) -> False_ | None:
+    """Of a ball in the norm l1 or l2; false at a point in it, often next to its boundary."""
+    layers = random_layers(rng)
+    inputs = len(layers[0][0][0])
+    x0 = rng.integers(-8, 9, inputs) / 4
+    kind = str(rng.choice(["l1", "l2"]))
+    found = []
+    for _ in range(40):
+        away = rng.integers(-8, 9, inputs) / 8
+        x = [Fraction(float(v)) for v in x0 + away]
+        far = math.fsum(np.abs(away)) if kind == "l1" else math.sqrt(math.fsum(away * away))
+        found.append((evaluate(layers, x)[0] - Fraction(far), x, far))
+    _, x, far = max(found, key=lambda each: each[0])
+    radius = float(np.nextafter(far, np.inf)) * float(rng.choice([1.0, 1.0, 1.125])) + 2.0**-40
+    tie = bool(rng.random() < 0.3)
+    least, violated = threshold(evaluate(layers, x)[0], float(rng.choice(GAPS)), tie)
+    if not violated:
+        return None
+    text = canonical_of(f"ball(x0, {radius!r}, {kind})", f"y[0] <= {least!r}")
+    return False_(layers, text, x0, x0 - radius, x0 + radius, x, tie)
+
+
 def large_claim(rng: Any) -> False_ | None:
     """False by less than the rounding of the numbers that are summed, at a point or next to it."""
     layers, size = large_layers(rng)

@@ -35,6 +35,7 @@ from forgery_claims import (
     plain_claim,
     random_layers,
     rising_claim,
+    round_claim,
     turning_claim,
 )
 from forgery_drafts import TINY, Draft
@@ -47,7 +48,7 @@ PACKAGE = Path(qll.__file__).parent / "audit"
 QUICK, ASKED = 300, os.environ.get("QLL_FORGERIES")  # make fuzz asks for new ones
 
 
-REGION_CLAIMS = (integer_claim, pair_claim, rising_claim, image_claim)
+REGION_CLAIMS = (integer_claim, pair_claim, rising_claim, image_claim, round_claim)
 
 
 def assert_none_confirmed(make: Any, seed: int, count: int) -> Counter[str]:
@@ -68,11 +69,21 @@ def test_forged_witnesses_are_not_confirmed() -> None:
     assert_none_confirmed(forged_witnesses, 0, 120)
 
 
-def test_forged_proofs_about_images_are_not_confirmed() -> None:
+@pytest.mark.parametrize("maker", [image_claim, round_claim])
+def test_forged_proofs_about_other_regions_are_not_confirmed(maker: Any) -> None:
     def make(seed: int) -> Any:
-        return forgeries(seed, make=lambda rng: checked(image_claim(rng)))
+        return forgeries(seed, make=lambda rng: checked(maker(rng)))
 
     assert_none_confirmed(make, 4, QUICK // 2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("maker", [image_claim, round_claim])
+def test_thousands_of_forged_proofs_about_other_regions(maker: Any) -> None:
+    def make(seed: int) -> Any:
+        return forgeries(seed, make=lambda rng: checked(maker(rng)))
+
+    assert_none_confirmed(make, 5, 3000)
 
 
 @pytest.mark.slow
@@ -293,6 +304,14 @@ HOLES: dict[str, list[Change]] = {
         ("product.py", "[form.constant for form in image]", "[0 for _ in image]"),
     ],
     "a map that is turned": [("product.py", "((row, k), c)", "((row, k), abs(c))")],
+    "a ball that is too small": [
+        ("claim.py", "np.array(centre), each.radius)", "np.array(centre), each.radius * 0.75)"),
+    ],
+    "a ball somewhere else": [("claim.py", "np.array(centre), each", "np.array(centre) + 1, each")],
+    "a ball of the other norm": [
+        ("round.py", 'return np.asarray(q * at + push * at * at)',
+         'return np.asarray(q * at + 2 * push * at * at)'),
+    ],
     "a tie that counts": [
         ("claim.py", "return value >= 0 if self.tie_violates else value > 0", "return value >= 0"),
     ],
@@ -320,6 +339,8 @@ HINTS: dict[str, str] = {
     "steps of any length with a constant": "slopes",
     "a second point that is the first": "several boxes",
     "a map without its constants": "several boxes", "a map that is turned": "several boxes",
+    "a ball that is too small": "several boxes", "a ball somewhere else": "several boxes",
+    "a ball of the other norm": "several boxes",
 }  # fmt: skip
 
 
@@ -332,7 +353,8 @@ MAKERS = {
     "slopes of one direction": pair_claim,     "steps of any length with a constant": pair_claim,
     "inputs in a combination": plain_claim, "no slack for rounding": large_claim,
     "slopes beyond 1": plain_claim, "a map without its constants": image_claim,
-    "a map that is turned": image_claim,
+    "a map that is turned": image_claim, "a ball that is too small": round_claim,
+    "a ball somewhere else": round_claim, "a ball of the other norm": round_claim,
 }  # fmt: skip
 
 

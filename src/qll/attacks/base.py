@@ -194,7 +194,8 @@ def check_count(value: int, name: str, least: int) -> None:
 
 
 def _same(a: Region, b: Region) -> bool:
-    plain = not any(r.constraints or r.relates_two_points or r.is_image for r in (a, b))
+    parts = [p for r in (a, b) for p in (r.constraints, r.relates_two_points, r.is_image, r.norms)]
+    plain = not any(parts)
     return plain and torch.equal(a.lower, b.lower) and torch.equal(a.upper, b.upper)
 
 

@@ -42,6 +42,7 @@ import numpy as np
 from qll.audit.curves import Curve
 from qll.audit.network import Array, Network, require
 from qll.audit.pace import room
+from qll.audit.round import Ball
 
 TINY, UNIT = 2.0**-800, 2.0**-53
 MOST_HULL = 5  # neurons of a group whose subsets are enumerated
@@ -96,8 +97,9 @@ class Area:
 
 
 class Bounder:
-    def __init__(self, network: Network, groups: Any = None) -> None:
+    def __init__(self, network: Network, groups: Any = None, ball: Ball | None = None) -> None:
         self.layers, self.curves, self.groups = network.floats, network.curves, groups
+        self.ball = ball  # that cuts every box
         self.starts = np.cumsum([0, *network.widths[1:-1]])
         self.g = 16.16 * (2 * sum(network.widths) + 16) * UNIT  # above 16 gamma_n, with room
 
@@ -111,7 +113,7 @@ class Bounder:
         require(box[2].max() < 2.0**100, "a box that is too large")
         sides, found = [box], []
         for k, bent in enumerate((*self.curves, None)):
-            found.append(self._through(k, sides))
+            found.append(self._in_ball(k, box, self._through(k, sides)))
             sides.append(_middle(*_image(bent, *found[k][:2])))
             require(sides[-1][2].max(initial=0.0) < 2.0**200, "activations that are too large")
         none = np.zeros((*box[0].shape[:-1], 0))
@@ -129,6 +131,21 @@ class Bounder:
         cost = cost * (1 + g) + np.zeros_like(sides[0][0][..., :1])
         spread = (spread + cost) * (1 + 2 * g) + TINY
         return np.nextafter(centre - spread, -np.inf), np.nextafter(centre + spread, np.inf), cost
+
+    def _in_ball(self, k: int, box: Any, ends: Any) -> Any:
+        """Ends of a layer that reads the input alone, where the box is cut by a ball."""
+        blocks, bias = self.layers[k]
+        if self.ball is None or any(source for source, _, _ in blocks):
+            return ends
+        low, high, cost = ends
+        weight = np.add.reduce([w for _, w, _ in blocks])
+        mid, rad = box[:2]
+        below, above = (self.ball.least(s * weight, mid, rad, self.g) for s in (1.0, -1.0))
+        if low.ndim > 1:  # a stack of boxes
+            below, above = below[:, None], above[:, None]
+        room = cost * (1 + 2 * self.g) + self.g * (np.abs(bias) + np.abs(below) + np.abs(above))
+        low = np.fmax(low, np.nextafter(bias + below - room, -np.inf))
+        return low, np.fmin(high, np.nextafter(bias - above + room, np.inf)), cost
 
     def lower(self, area: Area, layer: int, b: Array, direct: Any = (0, 0), **given: Any) -> Array:
         """Below ``b . z_layer + d . x`` in the area, ``direct`` being d and a bound of its size.
@@ -174,7 +191,10 @@ class Bounder:
                     flowing[source] = flowing.get(source, 0.0) + b @ weight
         if groups is None:
             q = flowing.get(0, 0.0) + direct[0]
-            value = value + (q * area.mid).sum(-1) - (np.abs(q) * area.rad).sum(-1)
+            least = (q * area.mid).sum(-1) - (np.abs(q) * area.rad).sum(-1)
+            if self.ball is not None:
+                least = np.fmax(least, self.ball.least(q, area.mid, area.rad, g))
+            value = value + least
         return np.asarray(np.nextafter(value - (slack * (1 + g) + TINY), -np.inf))
 
     def crown(self, area: Area) -> Area:

@@ -93,7 +93,8 @@ class Proof:
         self.claim, self.arrays, self.used = claim, arrays, dict.fromkeys(arrays, 0)
         tables = (arrays[name].tobytes() for name in ("group_neurons", "group_inputs"))
         self.groups = _groups(network, int(arrays["groups"][0]), *tables)
-        self.bounder, self.plain = Bounder(claim.network, self.groups), Bounder(claim.network)
+        self.bounder = Bounder(claim.network, self.groups, claim.ball)
+        self.plain = Bounder(claim.network, ball=claim.ball)
         self.starts = self.bounder.starts
         self.errors = Errors(claim.given) if claim.in_float32 else None
         self.last_error: tuple[Any, Array] | None = None  # of a box

@@ -20,11 +20,13 @@ from qll.audit.float32 import Errors, beyond
 from qll.audit.layout import Header, digest
 from qll.audit.network import Array, Network, require
 from qll.audit.product import moved, product
+from qll.audit.round import Ball
 from qll.audit.slope import Pair
 from qll.formula.asked import ask
 from qll.formula.hard import Affine, HardForm, Max, compares_outputs, is_usable, negated, sources
 from qll.formula.question import question
 from qll.formula.rewrite import Shape
+from qll.formula.rounds import Round
 
 # How the property is violated: an atom's number (it is > 0), a constant, all parts or any part.
 Tree: TypeAlias = "bool | int | tuple[str, tuple[Tree, ...]]"
@@ -80,7 +82,7 @@ class Claim:
         ]
         self.goals = [goal for goal in goals if goal.is_possible]
         for goal in self.goals:
-            goal.pair = self.pair
+            goal.pair, goal.ball = self.pair, None if single else _ball(found.rounds)
         require(bool(self.goals), reason)
         self.member = header.member
         self.x0, self.ends, self.tie_violates, self.single = x0, (ends[0], ends[1]), tie, single
@@ -119,7 +121,8 @@ class Claim:
         values = [Fraction(v) for v in point]
         whole = all(values[k].denominator == 1 for k in np.flatnonzero(self.integers))
         single = not self.single or all(v == Fraction(float(np.float32(v))) for v in values)
-        return whole and single and any(chosen) and self.whole.allows(point)
+        round_ = all(ball.holds(values) for ball in self.asked.rounds)
+        return whole and single and round_ and any(chosen) and self.whole.allows(point)
 
     def replay(self, witness: Array) -> None:
         """The points are in the region and violate the property."""
@@ -130,6 +133,15 @@ class Claim:
         self.whole.require_inside(point)
         require(self._allows(point), "the witness breaks a constraint of the region")
         self.whole.replay(point)
+
+
+def _ball(rounds: tuple[Round, ...]) -> Ball | None:
+    """The first that is one of variables themselves."""
+    for each in rounds:
+        if each.plain is not None:
+            at, centre = each.plain
+            return Ball(each.kind, np.array(at), np.array(centre), each.radius)
+    return None
 
 
 def _exists(form: HardForm, inputs: int, outputs: int) -> bool:
@@ -164,6 +176,7 @@ class Goal:
         self.given, self.in_float32 = network, in_float32
         self.box, self.integers = box, integers
         self.pair: Pair | None = None  # two runs of one network
+        self.ball: Ball | None = None  # that cuts the box
         self.lower, self.upper = box
         self.atoms: dict[Any, int] = {}  # terms and constant to the atom's number
         self.tree, self.required = self._tree(form), len(constraints)

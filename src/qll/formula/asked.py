@@ -30,6 +30,7 @@ from qll.formula.normal import (
     tie,
 )
 from qll.formula.question import Place, Question
+from qll.formula.rounds import Round
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,7 @@ class Asked:
     # themselves; and what the variables are called.
     image: tuple[Affine, ...] | None = None
     names: tuple[str, ...] = ()
+    rounds: tuple[Round, ...] = ()  # balls in the norms l1 and l2
 
     def folded(self, *, tie_violates: bool = False) -> list[Folded]:
         """A box for each case that can have a violation, in order."""
@@ -77,6 +79,12 @@ def ask(
         return _ask_image(question, inputs, outputs, values)
     points = len(question.places)
     given = [_substituted(c, values) for c in question.constraints]
+    away = {point: _away(point, values["x0"]) for point in ("x", "x2")}
+    balls = [
+        (kind, radius, away[point])
+        for point, place in zip(("x", "x2"), question.places, strict=False)
+        for kind, radius in place.norms
+    ]
     groups = question.groups
     if math.prod(len(v) for _, v in question.values) * math.prod(map(len, groups)) > MOST_CASES:
         # Too many to go through one by one: their sums are constraints.
@@ -101,8 +109,13 @@ def ask(
         "y2": lambda k: ("y", outputs + k),
     }
     form = rename(substitute(question.form, values), names)
+    rounds = tuple(
+        Round(kind, tuple(_renamed(row, names) for row in rows), radius)
+        for kind, radius, rows in balls
+    )
     choices = _choices(question.values, groups, ties, inputs)
-    found = Asked(points, ties, lower, upper, integers, tuple(constraints), choices, form)
+    found = Asked(points, ties, lower, upper, integers, tuple(constraints), choices, form,
+                  rounds=rounds)  # fmt: skip
     few = points == 1 and ties.count <= MOST_SOLVED
     return _without_equations(found) if solved and few else found
 
@@ -111,6 +124,18 @@ def _substituted(constraint: Affine, values: Mapping[str, Sequence[Any]]) -> Aff
     found = substitute(constraint, values)
     if not isinstance(found, Affine):
         raise TypeError("a constraint became something else")
+    return found
+
+
+def _away(point: str, x0: Sequence[float]) -> list[Affine]:
+    """The difference of each entry from the data point."""
+    return [affine([((point, k), ONE)], -Fraction(float(v))) for k, v in enumerate(x0)]
+
+
+def _renamed(row: Affine, names: Mapping[str, Any]) -> Affine:
+    found = rename(row, names)
+    if not isinstance(found, Affine):
+        raise TypeError("a difference became something else")
     return found
 
 
@@ -216,6 +241,7 @@ def _without_equations(asked: Asked) -> Asked:
         constraints=tuple(c for c in constraints if _matters(c, lower, upper)),
         choices=tuple(tuple(moved(side) for side in choice) for choice in asked.choices),
         form=moved(asked.form),
+        rounds=tuple(Round(r.kind, tuple(map(moved, r.rows)), r.radius) for r in asked.rounds),
         image=tuple(rows[home] for home in asked.ties.home),
         names=tuple(first[k] for k in left),
     )
@@ -234,6 +260,7 @@ def _ask_image(
     names: list[str] = []
     constraints: list[Affine] = []
     fixed: list[list[dict[int, float]]] = []
+    rounds: list[Round] = []
     for point, place in zip(("x", "x2"), question.places, strict=False):
         lows, highs = ends(place, values["x0"])
         first = len(lower)
@@ -241,6 +268,9 @@ def _ask_image(
             rows[point] = [affine([(("x", first + k), ONE)]) for k in range(inputs)]
             lower, upper = lower + lows, upper + highs
             names += [f"{point}[{k}]" for k in range(inputs)]
+            away = [affine(row.terms, -Fraction(float(v)))
+                    for row, v in zip(rows[point], values["x0"], strict=True)]  # fmt: skip
+            rounds += [Round(kind, tuple(away), radius) for kind, radius in place.norms]
             continue
         rows[point] = rows_of(place.move, values["x0"], first, rows.get("x", ()))
         lower += [low for _, low, _ in place.move.smalls]
@@ -272,7 +302,7 @@ def _ask_image(
     form = through(substitute(question.form, values), {**rows, **outside})
     image = tuple(row for point in rows.values() for row in point)
     return Asked(len(question.places), ties, lower, upper, integers, tuple(kept), choices, form,
-                 image, tuple(names))  # fmt: skip
+                 image, tuple(names), tuple(rounds))  # fmt: skip
 
 
 def _between(row: Affine, low: float, high: float) -> list[Affine]:

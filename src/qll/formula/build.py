@@ -319,8 +319,12 @@ def exists(
 def ball(
     radius: Quantity | float | Sequence[Quantity | float] | Mapping[int | str, Quantity | float],
     centre: str = "x0",
+    norm: str = "",
 ) -> Ball:
-    """One radius, one for each input, or of some by index or name: ``ball({"age": 2})``."""
+    """One radius, one for each input, or of some by index or name: ``ball({"age": 2})``; in another
+    norm than that of the largest entry: ``ball(0.5, norm="l2")``."""
+    if norm:
+        return Ball(centre, _bound(radius), (), norm)  # type: ignore[arg-type]
     if isinstance(radius, Mapping):
         sizes, at = tuple(map(quantity, radius.values())), tuple(map(_index, radius))
         return Ball(centre, sizes, at)  # type: ignore[arg-type]

@@ -83,6 +83,7 @@ class Regions:
                             )
                         for size in radius:
                             self._constant(size, "the radius of a ball", part)
+                        self._norm(part, binder)
                         for index in at:
                             self.walk(Entry("x0", (index,), span=index.span), {}, True)
                     case Box(lower, upper, kind):
@@ -106,6 +107,26 @@ class Regions:
                         self._own(part, binder, (entry,))
                         for value in values:
                             self._constant(value, "a value of an input", part)
+
+    def _norm(self, part: Ball, binder: PointBinder) -> None:
+        if not part.norm:
+            return
+        if len(part.radius) > 1 or part.at or part.centre != "x0":
+            raise error_at(
+                f"a ball in the norm {part.norm} is around x0 and has one radius",
+                f"ball(x0, 0.5, {part.norm})",
+                "several radii" if part.centre == "x0" else f"a ball around {part.centre}",
+                "leave the norm out for a radius for each input, or for a ball around x",
+                part,
+            )
+        if any(isinstance(other, Image | Perturbed) for other in binder.parts):
+            raise error_at(
+                f"a ball in the norm {part.norm} stands beside a map",
+                "a ball in the norm of the largest entry, boxes and linear constraints",
+                f"the norm {part.norm}",
+                "bound the map's parameters instead",
+                part,
+            )
 
     def _image(self, part: Image | Perturbed, binder: PointBinder) -> None:
         others = [p for p in binder.parts if p is not part]

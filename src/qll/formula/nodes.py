@@ -329,12 +329,14 @@ class RegionPart(Text):
 
 @dataclass(frozen=True, repr=False)
 class Ball(RegionPart):
-    """L-infinity ball in raw input units around ``x0`` (or, for ``x2``, around ``x``): one radius,
-    one for each input, or one for each of those ``at`` which it is given; the others stay."""
+    """A ball in raw input units around ``x0`` (or, for ``x2``, around ``x``): one radius, one for
+    each input, or one for each of those ``at`` which it is given; the others stay. In the norms
+    ``l1`` and ``l2`` there is one radius, and the centre is ``x0``."""
 
     centre: Literal["x0", "x"]
     radius: tuple[Quantity, ...]
     at: tuple[Index, ...] = ()
+    norm: Literal["", "l1", "l2"] = ""
     span: Span | None = _span()
 
 

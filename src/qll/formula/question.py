@@ -45,6 +45,7 @@ class Place:
     radii: tuple[tuple[float, ...], ...]
     boxes: tuple[tuple[tuple[float, ...], tuple[float, ...]], ...]
     move: Move | None = None  # it is the image of a few parameters
+    norms: tuple[tuple[str, float], ...] = ()  # balls in the norms l1 and l2
 
 
 @dataclass(frozen=True)
@@ -145,13 +146,14 @@ class Parts:
         self.groups: list[tuple[Slot, ...]] = []
 
     def place(self, binder: PointBinder) -> Place:
-        radii, boxes, number, move = [], [], self.grounder.number, None
+        radii, boxes, number, move, norms = [], [], self.grounder.number, None, []
         for part in binder.parts:
             match part:
                 case Image() | Perturbed():
                     move = self.move(part)
-                case Ball("x0"):
+                case Ball("x0", norm=norm):
                     radii.append(self.radii(part))
+                    norms += [(norm, radii[-1][0])] if norm else []
                 case Ball("x"):
                     self._near(self.radii(part))
                 case Box(lower, upper):
@@ -172,7 +174,7 @@ class Parts:
                     self.groups.append(tuple(slots))
                 case _:
                     _require(False, "its region has an unknown part")
-        return Place(tuple(radii), tuple(boxes), move)
+        return Place(tuple(radii), tuple(boxes), move, tuple(norms))
 
     def move(self, part: Image | Perturbed) -> Move:
         grounder = self.grounder

@@ -365,11 +365,12 @@ def _part(part: RegionPart, style: Style) -> str:
         case Perturbed(kind, centre, amount):
             name = rf"\mathrm{{{kind}}}" if style == "latex" else kind
             return f"{name}({words.get(centre, centre)}, {show(amount, style)})"
-        case Ball(centre, radius, at):
+        case Ball(centre, radius, at, norm):
             sizes = _radii(radius, at, style) if at else _bound(radius, style)
             if style == "latex":
-                return rf"B_{{{sizes}}}({words.get(centre, centre)})"
-            return f"ball({words.get(centre, centre)}, {sizes})"
+                power = rf"^{{\ell_{norm[1]}}}" if norm else ""
+                return rf"B{power}_{{{sizes}}}({words.get(centre, centre)})"
+            return f"ball({words.get(centre, centre)}, {sizes}{f', {norm}' if norm else ''})"
         case Box(lower, upper, kind):
             if style == "latex":
                 return rf"\left[{_bound(lower, style)}, {_bound(upper, style)}\right]"

@@ -246,9 +246,10 @@ class RegionTrees(Trees):
     def ball(self, meta: Any, items: list[Any]) -> Ball:
         centre: Any = ASCII.get(str(items[1]), str(items[1]))
         given, span = items[2], self._span(meta)
+        norm: Any = str(items[3]) if len(items) > 3 else ""
         if isinstance(given, dict):
-            return Ball(centre, tuple(given.values()), tuple(given), span=span)
-        return Ball(centre, given, span=span)
+            return Ball(centre, tuple(given.values()), tuple(given), norm, span=span)
+        return Ball(centre, given, norm=norm, span=span)
 
     def radii(self, meta: Any, items: list[Any]) -> dict[Index, Quantity]:
         found: dict[Index, Quantity] = {}

@@ -21,6 +21,7 @@ from qll.formula.question import Parts
 from qll.formula.rewrite import Grounder, Shape
 from qll.property import Property
 from qll.regions.frame import Frame
+from qll.regions.norms import Norm, norms_of
 from qll.regions.parameters import Parameters
 from qll.regions.sides import (
     Sides,
@@ -57,6 +58,7 @@ class Region:
     groups: tuple[tuple[Slot, ...], ...] = ()  # entries of which one is 1, the others 0
     frame: Frame | None = None  # x is the image of a few parameters; the box is around it
     frame2: Frame | None = None
+    norms: tuple[Norm, ...] = ()  # balls in other norms than that of the largest entry
 
     @classmethod
     def of(cls, prop: Property, x0: Tensor) -> Region:
@@ -86,11 +88,13 @@ class Region:
         sides.fold(premises(prop, x0), keep=False)
         sides.round(parts.integers)
         check_bounded(sides.lower["x"], sides.upper["x"], "x")
+        norms = norms_of(parts, prop.binders)
+        sides.folded |= bool(norms)
         whole = [mask(parts.integers, name, x0) for name in ("x", "x2")]
         if not rest:
             lower, upper = sides.lower["x"], sides.upper["x"]
             return cls(x0, lower, upper, constraints[0], integers=whole[0], folded=sides.folded,
-                       groups=tuple(parts.groups), frame=frames[0])  # fmt: skip
+                       groups=tuple(parts.groups), frame=frames[0], norms=norms)  # fmt: skip
         sides.tie(constraints[1])
         if radius2 is not None:
             least, most = sides.lower["x"] - radius2, sides.upper["x"] + radius2
@@ -100,7 +104,7 @@ class Region:
         return cls(
             x0, sides.lower["x"], sides.upper["x"], constraints[0],
             sides.lower["x2"], sides.upper["x2"], radius2, constraints[1],
-            whole[0], whole[1], sides.folded, tuple(parts.groups), frames[0], frames[1],
+            whole[0], whole[1], sides.folded, tuple(parts.groups), frames[0], frames[1], norms,
         )  # fmt: skip
 
     @property
@@ -157,6 +161,8 @@ class Region:
             if group[0][0] in points:
                 total = points[group[0][0]].flatten(1)[:, [k for _, k in group]].sum(1)
                 inside &= (total - 1).abs() <= tolerance
+        for norm in self.norms:
+            inside &= norm.contains(points[norm.point], self.x0, tolerance)
         for constraint in self.constraints:
             inside &= self.value(constraint, points) <= tolerance
         if self.lower2 is not None and self.upper2 is not None:
@@ -179,7 +185,7 @@ class Region:
             take(self.lower2), take(self.upper2), self.radius2, self.constraints2,
             self.integers, self.integers2, self.folded, self.groups,
             None if self.frame is None else self.frame[rows],
-            None if self.frame2 is None else self.frame2[rows],
+            None if self.frame2 is None else self.frame2[rows], self.norms,
         )  # fmt: skip
 
     def _holds_images(self, points: Mapping[str, Tensor], tolerance: float) -> Tensor:
@@ -214,6 +220,8 @@ class Region:
         return [[k for _, k in group] for group in self.groups if group[0][0] == point]
 
     def _clamp(self, points: dict[str, Tensor]) -> dict[str, Tensor]:
+        for norm in self.norms:  # clamping afterwards only shortens, where x0 is in the box
+            points[norm.point] = norm.drawn_in(points[norm.point], self.x0)
         points["x"] = _one_hot(
             _rounded(torch.clamp(points["x"], self.lower, self.upper), self.integers),
             points["x"],

@@ -229,6 +229,7 @@ class Problem:
             arithmetic=self.arithmetic,
             integers=None if asked.integers is None else np.array(asked.integers),
             choices=asked.choices,
+            rounds=asked.rounds,
         )
 
     def _runs(self, points: int) -> list[Network]:

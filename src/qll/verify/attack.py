@@ -163,6 +163,7 @@ def _attack(
     search = _Batch(network, queries, parts)
     whole = _whole(queries)
     start = _rounded(_starts(lower, upper, plan.starts, rng, first_points), whole)
+    start = _drawn_in(start, queries)
     starts = start.shape[1]
     aims = np.full((len(queries), starts), -1)
     aims[:, 1::2] = rng.integers(len(parts), size=aims[:, 1::2].shape)
@@ -183,7 +184,18 @@ def _attack(
         moved = x + width[:, None].astype(np.float32) * np.sign(gradient)
         x = np.clip(moved, lower[alive, None], upper[alive, None]).astype(np.float32)
         x = _rounded(x, None if whole is None else whole[alive])
+        x = _drawn_in(x, [queries[i] for i in alive])
     return best
+
+
+def _drawn_in(x: Single, queries: Sequence[Query]) -> Single:
+    """Into the balls of the queries that have some."""
+    if not any(query.rounds for query in queries):
+        return x
+    pairs = zip(queries, x, strict=True)
+    return np.stack([query.clip(rows.astype(np.float64)) for query, rows in pairs]).astype(
+        np.float32
+    )
 
 
 def _whole(queries: Sequence[Query]) -> NDArray[np.bool_] | None:

@@ -20,6 +20,7 @@ from qll.bounds.crown import BoxBounds, Crown
 from qll.bounds.dense import DenseGraph
 from qll.bounds.lanes import ChainBounder, smallest_sizes
 from qll.bounds.plain import PlainGraph
+from qll.bounds.round import RoundCrown
 from qll.bounds.rounding import MOST, Rounding, Sizes
 from qll.bounds.splits import InputSplit, IntegerSplit, RealSplit
 from qll.kernels import available
@@ -113,10 +114,12 @@ class BoxProver:
 
 class _BoxRun:
     def __init__(self, prover: BoxProver, query: Query, deadline: float, search: Search) -> None:
-        self.crown = prover.crown
-        self.dense, self.most = prover.dense, prover.most
+        ball = query.ball
+        self.crown = prover.crown if ball is None else RoundCrown.of(prover.form, ball)
+        self.dense, self.most = prover.dense if ball is None else None, prover.most
         # It reads the outputs alone.
-        self.finisher = prover.finisher if query.search.inputs is None else None
+        alone = query.search.inputs is None and ball is None
+        self.finisher = prover.finisher if alone else None
         self.query = query
         self.whole = query.integers
         self.deadline = deadline
@@ -267,8 +270,8 @@ class _BoxRun:
         kept = replace(kept, scores=(each * kept.open[:, :, None]).sum(axis=1))
         if blame is not None and blame[left].any():
             kept = replace(kept, scores=blame[left] * rad)
-        # A checker follows halves only.
-        if self.boxes is None:
+        # A checker follows halves only; and what a ball gives is not least at a corner.
+        if self.boxes is None and self.query.ball is None:
             kept = self.clip(kept, found, left)
         return kept, candidate
 

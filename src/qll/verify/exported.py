@@ -76,6 +76,13 @@ def _conjuncts(node: Assertion) -> tuple[Assertion, ...]:
 
 
 def _require_reals(query: Query) -> None:
+    if query.rounds:
+        raise InputError(
+            "other formats have no balls in the norms l1 and l2",
+            expected="a property whose inputs are bounded by boxes and linear constraints",
+            found=f"a ball in the norm {query.rounds[0].kind}",
+            fix="decide it with qll verify, or export the box around it: ball(x0, ...)",
+        )
     if isinstance(query.network, Moved):
         raise InputError(
             "other formats have no points that are the image of a map",

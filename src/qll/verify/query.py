@@ -14,9 +14,11 @@ from numpy.typing import NDArray
 from qll.errors import InputError
 from qll.formula.hard import Affine, HardForm, affine, negated
 from qll.formula.normal import Folded, cases, demands, fold, is_axis
+from qll.formula.rounds import Round
 from qll.networks.relu_form import ReluForm
 from qll.verify.arithmetic import check_arithmetic, float32_of, inside, on_grid, radii
 from qll.verify.condition import Array, Condition, assume, both, compile_condition, unusable
+from qll.verify.drawn import Drawn
 from qll.verify.member import Member, find_member, least_of
 
 
@@ -55,6 +57,7 @@ class Query:
     integers: NDArray[np.bool_] | None = None  # (input size,) inputs that are whole numbers
     # constraints more, of each choice of values that an input may have; one of them holds
     choices: tuple[tuple[Affine, ...], ...] = ((),)
+    rounds: tuple[Round, ...] = ()  # balls in the norms l1 and l2
     _folded: Folded = field(init=False, repr=False)
     _inner: tuple[Array, Array] = field(init=False, repr=False)
 
@@ -270,12 +273,27 @@ class Query:
         return find_member(self)
 
     def clip(self, points: Array) -> Array:
-        """Points of the box in which a violation may be: beyond a premise, and whole numbers."""
+        """Points of the box in which a violation may be: beyond a premise, in balls, and whole
+        numbers."""
+        for ball in self._balls:
+            points = ball.drawn_in(points)
         if self.integers is not None:
             points = np.where(self.integers, np.rint(points), points)
         if self.in_float32:
             return inside(points, *self._inner)
         return np.clip(points, *self._inner)
+
+    @property
+    def ball(self) -> tuple[str, list[int], list[float], float] | None:
+        """Of which bounds make use: the norm, the variables in it, its centre and radius."""
+        for each in self.rounds:
+            if each.plain is not None and not self.in_float32:
+                return each.kind, *each.plain, each.radius
+        return None
+
+    @cached_property
+    def _balls(self) -> tuple[Drawn, ...]:
+        return tuple(Drawn.of(ball, self.lower.size) for ball in self.rounds)
 
     @cached_property
     def cases(self) -> tuple[Query, ...]:
@@ -302,7 +320,8 @@ class Query:
             return False
         if self.integers is not None and (point != np.rint(point))[self.integers].any():
             return False
-        return _met(self.constraints, point) and any(_met(more, point) for more in self.choices)
+        met = _met(self.constraints, point) and any(_met(more, point) for more in self.choices)
+        return met and all(ball.holds(point.tolist()) for ball in self.rounds)
 
 
 def _met(constraints: Sequence[Affine], point: Array) -> bool:

@@ -77,6 +77,7 @@ def restrict(query: Query, rounding: Rounding | None = None) -> Restricted | Non
     form = query.form
     many = sum(entries(w).size for layer in form.layers for _, w in layer.terms)
     plain = form.is_relu and query.search.inputs is None and not query.constraints
+    plain = plain and not query.rounds
     if many < LEAST_ENTRIES or not plain or query.integers is not None or query.in_float32:
         return None
     if query.choices != ((),) or len(form.layers) < 2:

@@ -276,6 +276,8 @@ def splits_boxes(query: Query) -> bool:
     free = query.upper > query.lower  # those that cannot move cost nothing
     if ways(query.search.tree) > FEW_WAYS:
         return False
+    if query.ball is not None:  # whose bounds are those of boxes
+        return True
     whole = query.integers is not None and bool((free & query.integers).any())
     return whole or int(free.sum()) <= FEW_INPUTS or is_difference(query)
 
