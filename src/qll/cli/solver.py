@@ -73,6 +73,9 @@ def solve(
         str | None,
         typer.Option(help="float32 for a query of reals; one of float32 is decided in it anyway."),
     ] = None,
+    jobs: Annotated[
+        int, typer.Option(help="Processes for a query of few inputs that one does not decide soon.")
+    ] = 1,
     seed: Annotated[int, typer.Option(help="Seeds the random starts.")] = 0,
     out: Annotated[
         Path | None, typer.Option("--json", help="Write answer, assignment and notes here.")
@@ -108,6 +111,7 @@ def solve(
             backend=backend,
             seed=seed,
             arithmetic=numbers,
+            jobs=jobs,
         )
         lines = [str(decision.answer)]
         if decision.witness is not None:

@@ -21,6 +21,7 @@ from qll.exchange.document import All, Document
 from qll.exchange.parts import parts, surely, type_of
 from qll.exchange.rounding import inexact_inputs, within
 from qll.networks import Network
+from qll.verify import parallel
 from qll.verify.arithmetic import outputs_at
 from qll.verify.backend import BACKENDS, Budget
 from qll.verify.condition import Array
@@ -30,6 +31,7 @@ from qll.verify.verdict import Reason, Status, Verdict
 
 CHUNK = 16  # cases that share an attack
 QUICK = 1.0  # seconds for each of several cases, before any is worked on at length
+ALONE = 5.0  # seconds for a query, before it is shared between processes
 TIE_NOTE = "a point was found, but only where a comparison is a tie"
 
 
@@ -64,11 +66,13 @@ def decide(
     backend: str = "bab",
     seed: int = 0,
     arithmetic: str | None = None,
+    jobs: int = 1,
 ) -> Decision:
     """The answer for the network from all inputs to all outputs, within ``seconds``. In the
     ``arithmetic`` float32 (`qll.verify.arithmetic`) ``sat`` names float32 inputs at which every
-    evaluation meets the assertions, ``unsat`` says that none does at any."""
-    return _Decider(document, network, seconds, backend, seed, arithmetic).run()
+    evaluation meets the assertions, ``unsat`` says that none does at any. What one process does
+    not decide soon is shared between ``jobs`` of them (`qll.verify.parallel`)."""
+    return _Decider(document, network, seconds, backend, seed, arithmetic, jobs).run()
 
 
 class _Decider:
@@ -80,8 +84,10 @@ class _Decider:
         backend: str,
         seed: int,
         arithmetic: str | None,
+        jobs: int,
     ) -> None:
         self.document = document
+        self.backend, self.jobs = backend, jobs
         self.arithmetic = arithmetic
         self.network = network
         self.end = time.monotonic() + seconds
@@ -130,8 +136,7 @@ class _Decider:
     def ask(self, asked: list[_Asked], seconds: float) -> list[_Asked]:
         """Those that need more time."""
         open_ = []
-        budget = Budget(seconds, self.seed)
-        verdicts = self.engine.decide([a.query for a in asked], budget)
+        verdicts = self.verdicts([a.query for a in asked], Budget(seconds, self.seed))
         for item, verdict in zip(asked, verdicts, strict=True):
             self.notes.update(dict.fromkeys(verdict.notes))
             if verdict.status is Status.FALSIFIED and self.witness is None:
@@ -150,6 +155,18 @@ class _Decider:
                     self.given_up = True
                     self.notes[f"unknown: {verdict.reason}"] = None
         return open_
+
+    def verdicts(self, asked: list[Query], budget: Budget) -> list[Verdict]:
+        alone = replace(budget, seconds=min(budget.seconds, ALONE))
+        if self.jobs < 2 or len(asked) > 1 or not parallel.fits(asked[0]):
+            return self.engine.decide(asked, budget)
+        start = time.monotonic()
+        found = self.engine.decide(asked, alone)
+        left = budget.seconds - (time.monotonic() - start)
+        if found[0].reason is not Reason.TIME or left <= 0:
+            return found
+        rest = replace(budget, seconds=left)
+        return [parallel.decide(asked[0], rest, jobs=self.jobs, backend=self.backend)]
 
     def confirmed(self, asked: _Asked, verdict: Verdict) -> Array | None:
         """The witness or a neighbour of it, in single precision if that works as well."""
