@@ -257,25 +257,25 @@ def test_an_unknown_setting_of_a_repair_is_named(tmp_path: Path) -> None:
     assert "did you mean 'halvings'" in str(error.value)
 
 
-RULE = "outputs 2\nforall x in ball(x0, 0.1): y[0] >= y[1]\n"
+COMPARISON = "outputs 2\nforall x in ball(x0, 0.1): y[0] >= y[1]\n"
 
 
 @pytest.mark.parametrize("verb", ["verify", "attack", "bounds"])
 def test_a_text_or_a_network_in_place_of_a_property_is_named(verb: str) -> None:
-    for wrong in (RULE, nn.Linear(2, 2)):
+    for wrong in (COMPARISON, nn.Linear(2, 2)):
         with pytest.raises(QllError, match=r"not a property[^$]*qll.parse"):
             getattr(qll, verb)(wrong, nn.Linear(2, 2), torch.zeros(1, 2))
 
 
 def test_a_property_is_not_made_of_its_text() -> None:
     with pytest.raises(QllError, match=r"found str\.\nFix: use qll\.parse\(text\)"):
-        qll.Property(RULE)  # type: ignore[arg-type]
+        qll.Property(COMPARISON)  # type: ignore[arg-type]
     with pytest.raises(QllError, match="Expected a str, found int"):
         qll.parse(3)  # type: ignore[arg-type]
 
 
 def test_a_loss_of_ones_own_that_is_not_one_number_is_named() -> None:
-    prop, model = qll.parse(RULE), nn.Linear(2, 2)
+    prop, model = qll.parse(COMPARISON), nn.Linear(2, 2)
     x, labels = torch.zeros(3, 2), torch.zeros(3, dtype=torch.long)
     each = qll.PropertyLoss(prop, task=nn.CrossEntropyLoss(reduction="none"))
     with pytest.raises(QllError, match=r"shape \(3,\)\.\nFix: build the loss with reduction"):
