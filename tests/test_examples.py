@@ -163,3 +163,19 @@ def test_what_the_pendulum_rule_says_of_its_steps() -> None:
                 assert after == pytest.approx(0.85 * angle + 0.05 * lean)
                 affine = 1.145 * lean + 0.0555 * angle + 0.05 * push
                 assert abs(then + 3 * after - affine) < 0.0023
+
+
+HIERARCHY = ROOT / "examples" / "hierarchy"
+
+
+def test_hierarchy(tmp_path: Path) -> None:
+    """The README's commands, with few epochs: proved all the same."""
+    rule = str(HIERARCHY / "hierarchy.qll")
+    words = [rule, "--data", str(HIERARCHY / "animals.toml")]
+    how = ["--network", "mlp:8", "--method", "projected", "--set", f"surrogate={rule}"]
+    how += ["--set", "reach=1.0", "--epochs", "2", "--out", str(tmp_path / "run")]
+    trained = CliRunner().invoke(build_app(), ["train", *words, *how], catch_exceptions=False)
+    assert trained.exit_code == 0 and "by construction" in trained.output, trained.output
+    network = ["--network", str(tmp_path / "run" / "model.onnx")]
+    found = CliRunner().invoke(build_app(), ["verify", *words, *network], catch_exceptions=False)
+    assert found.exit_code == 0 and "1 of 1 proofs confirmed" in found.output, found.output
