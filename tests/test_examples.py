@@ -152,6 +152,19 @@ def test_controllers(tmp_path: Path, name: str) -> None:
     assert found.exit_code == 0 and "1 of 1 proofs confirmed" in found.output, found.output
 
 
+def test_a_rule_of_a_table_is_exported_with_its_names(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    from qll.networks.onnx_writer import export_onnx
+
+    path = tmp_path / "net.onnx"
+    export_onnx(torch.nn.Linear(2, 1).eval(), path, input_shape=(2,))
+    words = ["export", str(CONTROLLERS / "wind.qll"), "--network", str(path), "--to", "vnnlib"]
+    table = ["--data", str(CONTROLLERS / "wind.csv"), "--target", "velocity"]
+    found = CliRunner().invoke(build_app(), [*words, *table], catch_exceptions=False)
+    assert found.exit_code == 0 and "declare-const X_1" in found.output, found.output
+    assert "declare-const Y_0" in found.output
+
+
 def test_what_the_pendulum_rule_says_of_its_steps() -> None:
     """The affine step of the rule against the pendulum's own, at the corners of the set."""
     for angle in (-0.3, -0.1, 0.2, 0.3):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from qll.cli.options import parse_settings
+from qll.cli.options import Features, Target, data_options, parse_settings
 from qll.cli.verify import scale_of
 from qll.exchange.recognition import is_query
 
@@ -30,6 +30,8 @@ def export(
         Path | None, typer.Option(help="Of a property: the ONNX file it is about.")
     ] = None,
     data: Annotated[str | None, typer.Option(help="Of a property: whose test point.")] = None,
+    target: Target = "",
+    features: Features = "",
     data_dir: Annotated[str | None, typer.Option(help="Where the data files are.")] = None,
     index: Annotated[int, typer.Option(help="Which point of the test data.")] = 0,
     mean: Annotated[
@@ -66,7 +68,9 @@ def export(
         document = read(prop)
     else:
         scales = scale_of(mean, "--mean"), scale_of(std, "--std")
-        document = _asked(prop, network, data, data_dir, index, parse_settings(settings), scales)
+        table = data_options(target, features)
+        given = parse_settings(settings)
+        document = _asked(prop, network, data, data_dir, table, index, given, scales)
     if to == "qll":
         _write(_rule(document, network), out)
     elif to == "vehicle":
@@ -152,6 +156,7 @@ def _asked(
     network: Path | None,
     data: str | None,
     data_dir: str | None,
+    table: dict[str, Any],
     index: int,
     given: dict[str, float],
     scales: tuple[Any, Any],
@@ -159,7 +164,7 @@ def _asked(
     from qll.data import load as load_data
     from qll.errors import InputError
     from qll.networks import load as load_network
-    from qll.properties import load
+    from qll.properties import load, load_fitting
     from qll.verify.api import Problem
     from qll.verify.exported import document_of
     from qll.verify.given import needs_data
@@ -172,12 +177,16 @@ def _asked(
             fix="write --network net.onnx --data mnist --index 0",
         )
     handle = load_network(network, mean=scales[0], std=scales[1])
-    rule = load(prop, outputs=handle.output_size).with_parameters(**given)
+    held = None if data is None else load_data(data, data_dir, **table)
+    if held is not None and held.schema is not None:  # names, and the domain
+        rule = load_fitting(prop, held.fits, **given)
+    else:
+        rule = load(prop, outputs=handle.output_size).with_parameters(**given)
     batch: tuple[Any, ...] = (None, None)
     if not rule.is_closed:
-        if data is None:
+        if held is None:
             raise needs_data(rule)
-        test = load_data(data, data_dir).test
+        test = held.test
         if not 0 <= index < len(test):
             raise InputError(
                 f"there is no data point {index}",
