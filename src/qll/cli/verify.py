@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -90,7 +92,6 @@ def verify(
     """  # fmt: skip
     from qll.kernels.announce import announced
     from qll.networks import load as load_network
-    from qll.properties import load_fitting
     from qll.verify.api import Problem, decide_all
     from qll.verify.backend import BACKENDS
     from qll.verify.journal import Journal
@@ -103,23 +104,16 @@ def verify(
     given = dict(parse_settings(settings))
     if epsilon is not None:
         given.update(parse_settings([f"epsilon={epsilon}"]))
-    points, truth, found, schema, closed = None, None, None, None, False
-    if data is None and images is None:
-        rule = load_fitting(prop, handle.output_size, **given)
-        closed = rule.is_closed
-    if not closed:
-        points, truth, found = _points(
-            data, data_dir, images, labels, count, handle.output_size, table
-        )
-        schema = None if found is None else found.schema
-        rule = load_fitting(prop, handle.output_size if schema is None else schema, **given)
-        if schema is not None and rule.is_closed:  # the table has given it its names
-            points, truth, closed = None, None, True
+
+    def read_points() -> tuple[Any, Any, Any]:
+        return _points(data, data_dir, images, labels, count, handle.output_size, table)
+
+    asked = _ask(prop, handle, given, read_points, has_data=data is not None or images is not None)
     problem = Problem.of(
-        rule,
+        asked.rule,
         handle,
-        points,
-        truth,
+        asked.points,
+        asked.truth,
         timeout=timeout,
         memory=None if memory is None else memory * 1e9,
         backend=backend,
@@ -148,30 +142,77 @@ def verify(
             for index, verdict in decide_all(problem, left, workers=workers):
                 journal.add(index, verdict)
                 board.add(verdict.as_json()["status"])
-    statuses = [journal.known[i]["status"] for i in range(len(problem))]
+    other = handle if against is None else load_network(against)
+    code = _conclude(journal, asked, (handle, other), wants_certificates=certificate is not None)
+    if code:
+        raise typer.Exit(code)
+
+
+@dataclass(frozen=True, eq=False)
+class _Asked:
+    """A rule, and around which points: none, where it is closed."""
+
+    rule: Any
+    points: Any = None
+    truth: Any = None
+    data: Any = None
+
+    @property
+    def closed(self) -> bool:
+        return self.points is None
+
+    @property
+    def schema(self) -> Any:
+        return None if self.data is None else self.data.schema
+
+
+def _ask(
+    prop: str,
+    network: Any,
+    given: dict[str, float],
+    read_points: Callable[[], tuple[Any, Any, Any]],
+    *,
+    has_data: bool,
+) -> _Asked:
+    from qll.properties import load_fitting
+
+    if not has_data:
+        rule = load_fitting(prop, network.output_size, **given)
+        if rule.is_closed:
+            return _Asked(rule)
+    points, truth, data = read_points()
+    schema = None if data is None else data.schema
+    rule = load_fitting(prop, network.output_size if schema is None else schema, **given)
+    if schema is not None and rule.is_closed:  # the table has given it its names
+        return _Asked(rule, data=data)
+    return _Asked(rule, points, truth, data)
+
+
+def _conclude(journal: Any, asked: _Asked, networks: Any, *, wants_certificates: bool) -> int:
+    """What is said at the end, and the exit code."""
+    known = journal.known
+    statuses = [row["status"] for row in known.values()]
     tally = {s: statuses.count(s) for s in ("verified", "falsified", "unknown")}
-    vacuous = sum(bool(journal.known[i].get("vacuous")) for i in range(len(problem)))
-    if closed:
-        other = handle if against is None else load_network(against)
-        lines = closed_lines(rule, journal.known[0], (handle, other))
+    vacuous = sum(bool(row.get("vacuous")) for row in known.values())
+    if asked.closed:
+        lines = closed_lines(asked.rule, known[0], networks)
     else:
-        lines = [_summary(tally, vacuous), *_details(journal.known, points, schema)]
+        lines = [_summary(tally, vacuous), *_details(known, asked.points, asked.schema)]
     if tally["verified"] > vacuous:
-        lines.insert(1, _rests_on(journal.known))
-    for line in [*lines, *_constant(handle, found)]:
+        lines.insert(1, _rests_on(known))
+    for line in [*lines, *_constant(networks[0], asked.data)]:
         typer.echo(line)
-    _stop_the_line(journal.known)
-    missing = _missing(journal.known) if certificate is not None else {}
+    _stop_the_line(known)
+    missing = _missing(known) if wants_certificates else {}
     for reason, numbers in missing.items():
         which = _listed(numbers)
         typer.echo(f"no certificate for {len(numbers)} verdicts (points {which}): {reason}")
     journal.finish({**tally, "vacuous": vacuous})
     if tally["falsified"]:
-        raise typer.Exit(EXIT_FALSIFIED)
+        return EXIT_FALSIFIED
     if tally["unknown"]:
-        raise typer.Exit(EXIT_UNKNOWN)
-    if missing:
-        raise typer.Exit(EXIT_UNCERTIFIED)
+        return EXIT_UNKNOWN
+    return EXIT_UNCERTIFIED if missing else 0
 
 
 def _constant(network: Any, found: Any) -> list[str]:
