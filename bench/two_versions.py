@@ -5,7 +5,8 @@
 
 BEFORE and AFTER are folders with `src` and `bench` (say, of `git archive`). Each version has a
 process of its own; they work on the same unit (networks and their regions, an instance, a training
-step) one after the other, the first to go changing from unit to unit. Data come from QLL_SHARED.
+step) one after the other, the first to go changing from unit to unit, and each twice, of which the
+second time counts: what is compiled or imported on first use is not. Data come from QLL_SHARED.
 Printed: how many verdicts differ, and the ratio of CPU seconds, after to before.
 """
 
@@ -118,7 +119,7 @@ def serve(version: Path, part: str) -> None:
     for unit, take in map(json.loads, sys.stdin):
         if work is None:
             work = {"corpus": corpus, "acasxu": acasxu}.get(part, lambda: training(part))()
-            work(unit, take)  # compiles, and imports what is imported on first use
+        work(unit, take)  # compiles, and imports what is imported on first use
         begun = time.process_time()
         verdicts = work(unit, take)
         row: dict[str, Any] = {"cpu": time.process_time() - begun}
