@@ -12,6 +12,7 @@ from onnx import TensorProto, helper
 from torch import Tensor, nn
 from torch.nn import functional
 
+import qll
 from qll.bounds.modules import module_bounds
 from qll.errors import NetworkError
 from qll.networks import load
@@ -178,3 +179,24 @@ def test_a_softmax_that_is_written_out_is_read_as_one(axis: int) -> None:
     x = np.random.default_rng(1).normal(size=(5, 6)).astype(np.float32)
     wanted = [network.runtime(row[None]) for row in x]
     np.testing.assert_allclose(network.program.forward(x), np.concatenate(wanted), atol=1e-6)
+
+
+@pytest.mark.parametrize("rule", ["y[0] <= y[1]", "y[0] <= 0.9"])
+def test_a_softmax_that_is_written_out_is_certified(rule: str) -> None:
+    """The checker reads it as the verifier does: as the logits, or as shares."""
+    shape = [1, 2]
+    graph = helper.make_graph(
+        [
+            helper.make_node("Exp", ["x"], ["e"]),
+            helper.make_node("ReduceSum", ["e", "axes"], ["s"], keepdims=1),
+            helper.make_node("Div", ["e", "s"], ["y"]),
+        ],
+        "softmax",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, shape)],
+        [helper.make_tensor("axes", TensorProto.INT64, [1], [-1])],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    prop = qll.parse(f"forall x in box([0, 0.1], [0.05, 1]): {rule}", outputs=2)
+    (verdict,) = qll.verify(prop, model.SerializeToString(), certified=True, timeout=20)
+    assert verdict.status == "verified"

@@ -10,6 +10,7 @@ import pytest
 from forgery_claims import largest, model_of, random_layers
 
 import qll
+from qll.errors import InputError
 from qll.networks import load
 from qll.verify.api import Problem
 from qll.verify.moved import Moved
@@ -125,3 +126,35 @@ def test_a_closed_rule_that_says_nothing_is_told_so() -> None:
     network = load(model_of([([[1.0, -1.0]], [0.0])]))
     (empty,) = qll.verify(qll.parse("forall x in box(0, 1): x[0] >= 2 -> y[0] <= -5"), network)
     assert empty.vacuous and "no point of the region meets its premise" in empty.notes[0]
+
+
+SUM = model_of([(np.array([[1.0, 2.0, 3.0]]), np.zeros(1)), (np.ones((1, 1)), np.zeros(1))])
+
+
+@pytest.mark.parametrize(
+    ("region", "least", "bound", "status"),
+    [
+        # The solution of both has a divisor of 100 bits: the second one stays a constraint.
+        ("0.1*x[0] + 0.3*x[1] + 0.7*x[2] == 0.5 and 0.7*x[0] + 0.9*x[1] + 0.2*x[2] == 0.61",
+         0, 6, "verified"),
+        # A single point is left.
+        ("x[0] + x[1] == 1 and x[0] - x[1] == 0.5 and x[2] + x[1] == 0.5", 0, 2.01, "verified"),
+        ("x[0] + x[1] == 1 and x[0] - x[1] == 0.5 and x[2] + x[1] == 0.5", 0, 1.99, "falsified"),
+        ("x[0] + x[1] == 1 and x[0] - x[1] == 0.5 and x[2] + x[1] == 5", 0, 1.99, "verified"),
+        # Ends beyond all floats.
+        ("1e-300*x[0] + 1e300*x[1] == 0.5", -1, 6.5, "verified"),
+    ],
+)  # fmt: skip
+def test_equations_whose_solution_no_prover_can_store(
+    region: str, least: int, bound: float, status: str
+) -> None:
+    prop = qll.parse(f"forall x in box({least}, 1) and {region}: y[0] <= {bound}", outputs=1)
+    (verdict,) = qll.verify(prop, load(SUM), timeout=20)
+    assert verdict.status == status
+
+
+@pytest.mark.parametrize("map_", ["x0/3.3 + b/7.7 + b/1.1", "x0 + 1e-200*(1e-200*b)"])
+def test_a_map_that_cannot_be_stored_is_named(map_: str) -> None:
+    prop = qll.parse(f"forall b in [-1, 1], x = {map_}: y[0] <= 6", outputs=1)
+    with pytest.raises(InputError, match="cannot be stored without rounding"):
+        qll.verify(prop, load(SUM), np.full((1, 3), 0.5))

@@ -177,7 +177,7 @@ def read_network(data: bytes, mean: Scales, std: Scales, in_float32: bool = Fals
     values = {file.name: Value(scale, (1, *dims), rounded)}
     found = {n: (TYPE_OF[c.dtype.str], c.shape) for n, c in file.constants.items()}
     found[file.name] = file.type, (1, *dims)
-    nodes, logits = _gates(file.nodes), None
+    nodes, logits = _shares(_gates(file.nodes), file.constants), None
     read = {file.output, *(name for node in nodes for name in node.inputs)}
     require(all(node.output in read for node in nodes), "an operator whose value nobody reads")
     for node in nodes:
@@ -231,8 +231,32 @@ def _gates(nodes: list[Node]) -> list[Node]:
                     gates.add(share)
                     break
         done.append(node)
-    read = {name for node in done for name in node.inputs}
-    return [node for node in done if node.output not in gates or node.output in read]
+    return _read(done, gates)
+
+
+def _shares(nodes: list[Node], constants: dict[str, Any]) -> list[Node]:
+    """Exponentials over their sum are a softmax, written out."""
+    made = {node.output: node for node in nodes}
+    done, parts = list[Node](), set[str]()
+    for node in nodes:
+        grown, total = map(made.get, node.inputs) if node.kind == "Div" else (None, None)
+        if grown and total and (grown.kind, total.kind) == ("Exp", "ReduceSum"):
+            own, *rest = total.inputs
+            axes = constants.get(rest[0]) if rest else np.array(total.options["axes"])
+            fits = own == grown.output and total.options.get("keepdims", 1) == 1
+            if fits and axes is not None and axes.dtype == np.int64 and axes.size == 1:
+                parts.update(node.inputs)
+                node = Node("Softmax", grown.inputs, node.output, {"axis": int(axes.ravel()[0])})
+        done.append(node)
+    return _read(done, parts)
+
+
+def _read(nodes: list[Node], parts: set[str]) -> list[Node]:
+    """Without those of the ``parts`` that nobody reads any more, the last first."""
+    for node in reversed(nodes):
+        if node.output in parts and not any(node.output in other.inputs for other in nodes):
+            nodes = [other for other in nodes if other is not node]
+    return nodes
 
 
 def _step(walk: _Walk, node: Node, given: list[Any]) -> Value:

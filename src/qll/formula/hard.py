@@ -24,6 +24,7 @@ from qll.errors import FormulaError
 Exact: TypeAlias = Fraction | float
 ZERO, ONE = Fraction(0), Fraction(1)
 LEAST_NORMAL, MOST_NORMAL = Fraction(2) ** -1022, Fraction(2) ** 1023
+DIGITS, LEAST_BIT = 53, 1074  # of a float's odd part; 2^-1074 is the least one
 MOST_BITS = 1 << 14  # of a denominator: sums of hostile quotients are refused, not worked out
 
 # A variable of the hard form: where it comes from ("y", "x", "x0", "y0", "x2", "y2") and its
@@ -170,6 +171,15 @@ def summands(value: Fraction) -> list[float]:
             raise OverflowError("a number that is too small for a float")
         value -= Fraction(found[-1])
     return found
+
+
+def is_stored(form: Affine) -> bool:
+    """Whether its numbers are sums of floats over one divisor that is a float."""
+    numbers = [*(c for _, c in form.terms), Fraction(form.constant)]
+    odd = math.lcm(*(odd_part(c.denominator) for c in numbers))
+    return odd.bit_length() <= DIGITS and all(
+        (c * odd).denominator <= 1 << LEAST_BIT and abs(c * odd) <= MOST_NORMAL for c in numbers
+    )
 
 
 def is_usable(value: Exact) -> bool:

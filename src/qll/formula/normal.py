@@ -17,7 +17,7 @@ from fractions import Fraction
 from typing import Any
 
 from qll.errors import InputError
-from qll.formula.hard import Affine, HardForm, Max, Min, affine, negated
+from qll.formula.hard import Affine, HardForm, Max, Min, affine, is_stored, negated
 
 # Cases of one question; beyond it disjunctions stay in the formula.
 MOST_CASES = 64
@@ -254,7 +254,7 @@ def rounded(value: Fraction, *, up: bool) -> float:
     try:
         near = float(value)
     except OverflowError:
-        near = math.copysign(math.inf, value)
+        near = math.inf if value > 0 else -math.inf
     if math.isinf(near):
         beyond = (near > 0) == up
         return near if beyond else math.nextafter(near, 0.0)
@@ -323,8 +323,9 @@ def eliminate(
 ) -> tuple[list[Affine], list[int], list[Affine]] | None:
     """Equations among the constraints, solved: each variable as a function of those that are left
     (``("x", place in the list of them)``), which these are, and the other constraints over them.
-    Variables that are ``kept`` stay as they are, and so do equations of nothing else. None: there
-    is nothing to solve.
+    Variables that are ``kept`` stay as they are, and so do equations of nothing else, those whose
+    solution no prover could store, and those that would leave no variable. None: there is nothing
+    to solve.
 
     >>> from qll.formula.hard import affine
     >>> sum_ = affine([(("x", 0), 1), (("x", 1), 2)], -3)
@@ -339,14 +340,16 @@ def eliminate(
             continue  # what is said of one input alone is for the box
         row = _solved_by(constraint, solved)
         free = [(abs(c), k) for (_, k), c in row.terms if not kept[k]]
-        if not free:
+        if not free or len(solved) == count - 1:
             continue
         _, pivot = max(free)
         factor = dict(row.terms)[("x", pivot)]
         value = affine([(s, -c / factor) for s, c in row.terms if s != ("x", pivot)],
                        -Fraction(row.constant) / factor)  # fmt: skip
-        solved = {k: _solved_by(held, {pivot: value}) for k, held in solved.items()}
-        solved[pivot] = value
+        more = {k: _solved_by(held, {pivot: value}) for k, held in solved.items()}
+        if not all(map(is_stored, (value, *more.values()))):
+            continue
+        solved = {**more, pivot: value}
         gone |= {constraint, negated(constraint)}  # type: ignore[arg-type]
     if not solved:
         return None

@@ -15,7 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from qll.formula.hard import Affine, odd_part, summands
+from qll.errors import InputError
+from qll.formula.hard import Affine, is_stored, nearest, odd_part, summands
 from qll.networks.joint import Joint
 from qll.networks.matrices import Array
 from qll.networks.program import AffineMap
@@ -79,11 +80,16 @@ class _Summands:
 
 
 def _summands(row: Affine) -> _Summands:
+    if not is_stored(row):
+        raise InputError(
+            "an input's map has numbers that cannot be stored without rounding",
+            expected="sizes between 1e-300 and 1e300, and divisors whose product is below 2^53",
+            found=", ".join(f"{nearest(c):.6g}" for _, c in row.terms)[:80],
+            fix="multiply by one number instead of dividing by several",
+        )
     numbers = [*(c for _, c in row.terms), Fraction(row.constant)]
     odd = math.lcm(*(odd_part(c.denominator) for c in numbers))
     terms = {k: summands(c * odd) for (_, k), c in row.terms}
-    if Fraction(float(odd)) != odd:
-        raise OverflowError("a divisor that no float has")
     return _Summands(terms, summands(Fraction(row.constant) * odd), float(odd))
 
 
