@@ -31,11 +31,11 @@ import torch
 from torch import Tensor
 
 from qll.bounds.crown import Crown
-from qll.bounds.domain import Domain
+from qll.bounds.domain import Subdomain
 from qll.bounds.lanes import ChainBounder
 from qll.bounds.rounding import Rounding, Sizes
 from qll.bounds.splits import SignSplit
-from qll.networks.relu_form import Layer, ReluForm
+from qll.networks.relu_form import FormLayer, ReluForm
 
 STEPS = 20
 RATE = 0.1  # of torch's Adam
@@ -74,7 +74,9 @@ def network(setting: Setting, seed: int = 0) -> ReluForm:
     rng = np.random.default_rng(seed)
     widths = [setting.inputs, *[setting.width] * setting.depth, 1]
     layers = tuple(
-        Layer(0.1 * rng.standard_normal(b), ((k, rng.standard_normal((b, a)) * np.sqrt(2 / a)),))
+        FormLayer(
+            0.1 * rng.standard_normal(b), ((k, rng.standard_normal((b, a)) * np.sqrt(2 / a)),)
+        )
         for k, (a, b) in enumerate(itertools.pairwise(widths))
     )
     return ReluForm((setting.inputs,), layers)
@@ -115,7 +117,7 @@ def compiled(bounder: ChainBounder, some: Sequence[Box]) -> float:
         root = bounder.domain(low, high, objective, offset, np.ones(1))
         place = {int(n): at for at, n in enumerate(layout.numbers) if n >= 0}
         starts = np.cumsum([0, *layout.counts])
-        domains: list[Domain] = []
+        domains: list[Subdomain] = []
         for way in box.splits:
             domain = root
             for k, i, above in way:

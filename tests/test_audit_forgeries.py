@@ -291,8 +291,8 @@ HOLES: dict[str, list[Change]] = {
          "for s in (most,) for e in (high,)]"),
     ],
     "slopes of one direction": [
-        ("slope.py", "for s, some in ((1.0, last.max() > 0), (-1.0, first.min() < 0)) if some]",
-         "for s in (1.0,)]"),
+        ("slope.py", "for sign, some in ((1.0, last[k] > 0), (-1.0, first[k] < 0)):",
+         "for sign, some in ((1.0, True),):"),
     ],
     "steps of any length with a constant": [
         ("slope.py", "not proved and strict and constant <= 0", "not proved and strict"),

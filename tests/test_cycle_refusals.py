@@ -130,7 +130,7 @@ def test_what_cannot_be_proved_is_said_before_the_first_epoch(tmp_path: Path) ->
     rule = tmp_path / "two.qll"
     rule.write_text(
         "outputs 6\nparameter epsilon: input = 0.002\n"
-        "forall x in ball(x0, epsilon) and range(0, 1), x2 in ball(x, epsilon):\n"
+        "forall x in ball(x0, epsilon) and range(0, 1), x2:\n"
         "  y[0] - y2[0] <= 1\n"
     )
     with pytest.raises(QllError):
