@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 from verify_cases import FormNetwork, chain, random_condition, random_network, worst_value
 
+import qll
 from qll.formula.hard import affine
+from qll.networks import load
 from qll.networks.relu_form import FormLayer, ReluForm
 from qll.verify.backend import BACKENDS, Budget
 from qll.verify.backends import highs
@@ -89,3 +92,12 @@ def test_numbers_that_are_large_against_their_range_are_not_given_to_it() -> Non
 
 def test_no_time_is_no_answer() -> None:
     assert ask(a_pair(0, 1.9), seconds=0.01).reason in (Reason.TIME, Reason.BACKEND)
+
+
+def test_cases_without_a_bound_are_joined() -> None:
+    """HiGHS names no bound; a region of two cases has two verdicts."""
+    torch.manual_seed(0)
+    prop = qll.parse("forall x in box(0, 2) and x[0] in {0.5, 1.5}: y[0] <= 100", outputs=1)
+    network = torch.nn.Sequential(torch.nn.Linear(2, 4), torch.nn.ReLU(), torch.nn.Linear(4, 1))
+    (verdict,) = qll.verify(prop, load(network, input_shape=(2,)), backend="highs", fast=True)
+    assert verdict.status == "verified" and verdict.bound is None

@@ -33,7 +33,7 @@ def join(cases: Sequence[Query], verdicts: Sequence[Verdict]) -> Verdict:
     proofs = tuple((q, v.proof) for q, v in zip(cases, verdicts, strict=True) if not v.vacuous)
     return replace(
         told[0],
-        bound=min(v.bound for v in told if v.bound is not None),
+        bound=min((v.bound for v in told if v.bound is not None), default=None),
         nodes=nodes,
         seconds=seconds,
         notes=tuple(notes),
