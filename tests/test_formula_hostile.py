@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 import qll
 from qll.errors import FormulaError
 from qll.formula.parse import MAX_CHARACTERS, parse_specification
+from qll.formula.show import show_specification
 from qll.properties import names
 
 WORDS = [
@@ -90,7 +91,7 @@ def assert_handled(text: str) -> None:
     except FormulaError as error:
         assert str(error).count("\n") == 2
     else:
-        assert parse_specification(qll.formula.show.show_specification(spec)) == spec
+        assert parse_specification(show_specification(spec)) == spec
 
 
 @settings(max_examples=150)

@@ -34,7 +34,7 @@ FEW_INPUTS = 10
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """What a process is given: some of the box, and until when (of the wall clock)."""
+    """What a process is given: some of the box, and until when (by the clock that all share)."""
 
     query: Query
     backend: str
@@ -50,7 +50,7 @@ def fits(query: Query) -> bool:
 
 def decide(query: Query, budget: Budget, *, jobs: int, backend: str = "bab") -> Verdict:
     """The verdict within the seconds of the budget, without a proof to be checked."""
-    start = time.time()
+    start = time.monotonic()
     end = start + budget.seconds
     each = (default_memory() if budget.memory is None else budget.memory) / jobs
     given = replace(budget, proofs=False, memory=each)
@@ -63,11 +63,11 @@ def decide(query: Query, budget: Budget, *, jobs: int, backend: str = "bab") -> 
     slice_ = FIRST_SLICE
     unsettled: Verdict | None = None
     while open_:
-        left = end - time.time()
+        left = end - time.monotonic()
         if left <= 0:
             return Verdict(
                 Status.UNKNOWN, "parallel", reason=Reason.TIME, nodes=nodes, backend=backend,
-                seconds=time.time() - start,
+                seconds=time.monotonic() - start,
             )  # fmt: skip
         parts = [Part(part, backend, replace(given, seconds=min(slice_, left)), end)
                  for part in open_]  # fmt: skip
@@ -82,22 +82,22 @@ def decide(query: Query, budget: Budget, *, jobs: int, backend: str = "bab") -> 
             elif found.reason is Reason.TIME and _splittable(open_[number]):
                 waiting += halves(open_[number], whole)
             elif found.status is Status.FALSIFIED:
-                return replace(found, nodes=nodes, seconds=time.time() - start)
+                return replace(found, nodes=nodes, seconds=time.monotonic() - start)
             else:  # more time would not change it, but another part may hold a violation
                 unsettled = unsettled or found
         open_ = waiting
         slice_ *= GROWTH
     if unsettled is not None:
-        return replace(unsettled, nodes=nodes, seconds=time.time() - start)
+        return replace(unsettled, nodes=nodes, seconds=time.monotonic() - start)
     return Verdict(
         Status.VERIFIED, "parallel", bound=float(bound), nodes=nodes, notes=tuple(notes),
-        seconds=time.time() - start, backend=backend,
+        seconds=time.monotonic() - start, backend=backend,
     )  # fmt: skip
 
 
 def _decide(part: Part) -> Verdict:
     """In a process of its own."""
-    seconds = min(part.budget.seconds, part.end - time.time())
+    seconds = min(part.budget.seconds, part.end - time.monotonic())
     if seconds <= 0:
         return Verdict(Status.UNKNOWN, "parallel", reason=Reason.TIME, backend=part.backend)
     budget = replace(part.budget, seconds=seconds)
