@@ -122,7 +122,9 @@ def test_boxes_stay_in_the_domain_and_whole(tmp_path: Path) -> None:
         boxed_term(wavy, prop, x, logic=qll.QLL(5), seed=0, size=0.4)
 
 
-@pytest.mark.parametrize("method", ["small-box", "bound", "mixed"])
+@pytest.mark.parametrize(
+    "method", ["small-box", "bound", pytest.param("mixed", marks=pytest.mark.slow)]
+)
 def test_a_network_trained_on_bounds_is_proved_monotone(tmp_path: Path, method: str) -> None:
     data = homes()
     path = tmp_path / "rule.qll"

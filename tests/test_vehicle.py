@@ -251,7 +251,14 @@ class Fixed:
 
 
 @pytest.mark.parametrize(
-    "name", ["qll:5", "qll:1", "qll:inf", "qll:2,comparison=relu", "qll:3,comparison=softplus"]
+    "name",
+    [
+        "qll:2,comparison=relu",
+        *(
+            pytest.param(name, marks=pytest.mark.slow)
+            for name in ("qll:5", "qll:1", "qll:inf", "qll:3,comparison=softplus")
+        ),
+    ],
 )
 def test_vehicle_reads_our_logic_as_we_do(name: str, tmp_path: Path) -> None:
     """Value and gradient of a formula with every connective, near and far from 0."""
