@@ -15,7 +15,10 @@ from typer.testing import CliRunner
 import qll
 from qll.cli.main import build_app
 from qll.errors import FormulaError, NetworkError, QllError
+from qll.exchange.files import read
+from qll.networks import load
 from qll.networks.onnx_writer import export_onnx
+from qll.verify.documents import decide
 
 
 def test_a_category_is_not_one_input(tmp_path: Path) -> None:
@@ -67,3 +70,25 @@ def test_a_rule_without_a_point_is_asked_once(tmp_path: Path) -> None:
     assert CliRunner().invoke(build_app(), [*words, "--json", str(out)]).exit_code == 0
     shown = CliRunner().invoke(build_app(), ["explain", str(out)]).output
     assert "asked once" in shown and "point 0" not in shown
+
+
+@pytest.mark.parametrize(
+    ("sign", "wanted"), [(">", ("unsat", "unknown")), ("<=", ("sat", "unknown"))]
+)
+def test_inputs_fixed_at_decimals_are_those_decimals(
+    tmp_path: Path, sign: str, wanted: tuple[str, ...]
+) -> None:
+    """3 * 0.1 is 0.3, though it is more for the floats next to them."""
+    module = nn.Linear(2, 2)
+    with torch.no_grad():
+        module.weight.copy_(torch.eye(2))
+        module.bias.zero_()
+    export_onnx(module.double().eval(), tmp_path / "net.onnx", input_shape=(2,))
+    query = tmp_path / "q.vnnlib"
+    query.write_text(
+        "(vnnlib-version <2.0>)\n(declare-network f (declare-input X real [1,2]) "
+        "(declare-output Y real [1,2]))\n(assert (== X[0,0] 0.1))\n(assert (== X[0,1] 0.3))\n"
+        f"(assert ({sign} (* 3 Y[0,0]) Y[0,1]))\n"
+    )
+    found = decide(read(query), load(tmp_path / "net.onnx"), seconds=5)
+    assert str(found.answer) in wanted

@@ -18,7 +18,7 @@ from qll.exchange.rounding import Boxes, inexact_inputs
 from qll.formula.hard import Affine, HardForm, negated
 
 Array = NDArray[np.float64]
-FIXED_NOTE = "inputs fixed at decimals that no {0} has were taken as the nearest one"
+FIXED_NOTE = "inputs fixed at decimals that no float32 has were taken as the nearest one"
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,7 +47,8 @@ def parts(
         condition: Assertion = case.condition
         constraints: tuple[Assertion, ...] = case.constraints
         if known:
-            notes[FIXED_NOTE.format(kind.__name__)] = None
+            if arithmetic == "float32":
+                notes[FIXED_NOTE] = None
             condition = substitute(condition, known)
             replaced = [substitute(c, known) for c in constraints]
             if not all(surely(c, [], []) for c in replaced if isinstance(c, Atom) and not c.terms):
@@ -55,8 +56,9 @@ def parts(
             constraints = tuple(c for c in replaced if not isinstance(c, Atom) or c.terms)
         strict = [atom.strict for atom in atoms(condition)]
         lower, upper = boxes.of(case)
-        for index, value in known.items():
-            lower[index] = upper[index] = float(kind(float(value)))
+        if arithmetic == "float32":  # where it is a number of that type that is meant
+            for index, value in known.items():
+                lower[index] = upper[index] = float(kind(float(value)))
         yield Part(
             case,
             lower,

@@ -34,6 +34,7 @@ activations are piecewise linear.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Protocol
@@ -88,19 +89,21 @@ class Enclosure:
             step if isinstance(step, Activate) else _prepare(step) for step in program.steps
         ]
 
-    def __call__(self, x: Array) -> tuple[Array, Array]:
+    def __call__(self, x: Array, radius: Array | None = None) -> tuple[Array, Array]:
+        """At ``x``, or at every point within ``radius`` of it, entry by entry."""
         points = _points(x, self._program.widths[0], single=False)
         if not _gradual_underflow() or not np.all(np.isfinite(points)):
             return self._whole_line(points)
+        around = np.zeros_like(points) if radius is None else radius.reshape(points.shape)
         with np.errstate(all="ignore"):
-            lower, upper = self._run(points)
+            lower, upper = self._run(points, around)
         known = np.isfinite(lower) & np.isfinite(upper)
         return np.where(known, lower, -np.inf), np.where(known, upper, np.inf)
 
-    def _run(self, points: Array) -> tuple[Array, Array]:
+    def _run(self, points: Array, around: Array) -> tuple[Array, Array]:
         # (entries,) for one point, (entries, points) for several: CSR wants the batch last.
         centres = [points.T]
-        radii = [np.zeros_like(points.T)]
+        radii = [around.T]
         for step in self._steps:
             if isinstance(step, Activate):
                 c, r = _through(step.function, centres[step.source], radii[step.source])
@@ -189,7 +192,12 @@ class ExactReplay:
 
     def __call__(self, x: Array) -> tuple[Fraction, ...]:
         point = _points(x, self._program.widths[0], single=True)
-        values = [_over_common_denominator(point.tolist())]
+        return self.at([Fraction(v) for v in point.tolist()])
+
+    def at(self, point: Sequence[Fraction]) -> tuple[Fraction, ...]:
+        """The outputs at a point that floats may not have."""
+        below = math.lcm(*(v.denominator for v in point))
+        values = [([v.numerator * (below // v.denominator) for v in point], below)]
         for step in self._steps:
             if isinstance(step, Activate):
                 values.append(_exactly(step.function, *values[step.source]))

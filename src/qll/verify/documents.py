@@ -195,19 +195,22 @@ class _Decider:
             ):
                 return False
         node = All((*case.constraints, *case.conditions))
-        low_ends, high_ends = self.network.enclose(point)
+        radius = np.abs([float(v - Fraction(f)) for v, f in zip(x, point.tolist(), strict=True)])
         if self.arithmetic == "float32":
+            low_ends, high_ends = self.network.enclose(point)
             low_ends, high_ends = outputs_at(self.network, point, low_ends, high_ends)
+        else:  # at the decimals themselves, which floats may not have
+            radius = np.where(radius > 0, np.nextafter(radius, np.inf), 0.0)
+            low_ends, high_ends = self.network.enclose(point, radius)
         if np.isfinite(low_ends).all() and np.isfinite(high_ends).all():
             ends = [
                 (Fraction(a), Fraction(b)) for a, b in zip(low_ends.tolist(), high_ends.tolist())
             ]
             if surely(node, x, ends):
                 return True
-        if self.arithmetic == "float32":
+        if self.arithmetic == "float32" or not self.network.relu_form.is_piecewise_linear:
             return False
-        exact = [(v, v) for v in self.network.evaluate_exact(point)]
-        return surely(node, x, exact)
+        return surely(node, x, [(v, v) for v in self.network.evaluate_exact.at(x)])
 
 
 def queries(document: Document, network: Network) -> Iterator[Query]:
