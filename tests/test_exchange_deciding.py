@@ -17,7 +17,7 @@ from qll.exchange.cases import cases
 from qll.exchange.document import Document
 from qll.exchange.files import parse, read
 from qll.exchange.models import attach, files_of
-from qll.verify.documents import Answer, Decision, decide
+from qll.verify.documents import Answer, Decision, decide, queries
 
 F = Fraction
 SUM = ([[1.0, 1.0]], [0.0])  # y = x0 + x1
@@ -90,6 +90,9 @@ def test_answers(assertions: str, expected: str, adder: Path) -> None:
          "(assert (<= Y_0 9.0))", "sat"),
         ("(assert (== X_0 0.1))(assert (== X_1 0.2))(assert (< (+ X_0 X_1) 0.3))"
          "(assert (<= Y_0 9.0))", "unsat"),
+        # The float next to 0.3 is less.
+        ("(assert (== X_0 0.3))(assert (== X_1 0))(assert (>= Y_0 0.3))", "sat"),
+        ("(assert (== X_0 0.3))(assert (== X_1 0))(assert (>= Y_0 0.31))", "unsat"),
         # A corner that no float has: the witness is the next one within.
         ("(assert (<= X_0 0.1))(assert (<= X_1 0.1))(assert (>= Y_0 0.1999999))", "sat"),
     ],
@@ -146,6 +149,85 @@ def test_too_many_products_stay_whole(adder: Path, monkeypatch: pytest.MonkeyPat
 def test_inputs_without_bounds_are_named(adder: Path) -> None:
     with pytest.raises(InputError, match="the input X_1 has no upper bound"):
         ask(HEAD1 + BOX1.replace("(assert (<= X_1 1.0))", "") + "(assert (>= Y_0 0.0))", adder)
+
+
+# --- linear equations between inputs ---
+
+ABSOLUTE = (
+    ([[1, 0], [0, 1], [-1, 0], [0, -1]], [0] * 4),
+    ([[1, 0, 1, 0], [0, 1, 0, 1]], [0, 0]),
+)  # y = |x0|, |x1|
+HEAD_TWO = HEAD1 + "(declare-const Y_1 Real)\n"
+
+
+@pytest.mark.parametrize(
+    ("assertions", "expected"),
+    [
+        ("(== X_1 (- X_0)) (> Y_1 0.5)", "sat"),
+        ("(== X_1 (- X_0)) (> Y_1 (+ Y_0 0.01))", "unsat"),
+        ("(== (* 2 X_1) X_0) (>= Y_1 0.5) (>= X_0 0)", "sat"),
+        ("(== (* 2 X_1) X_0) (> Y_1 0.51)", "unsat"),
+        ("(== (+ X_0 X_1) 1) (>= X_0 0) (>= X_1 0) (> Y_1 0.25)", "sat"),
+        ("(== (+ X_0 X_1) 1) (>= X_0 0) (>= X_1 0) (> (+ Y_0 Y_1) 1.001)", "unsat"),
+        # No float is a third of another: the point is judged as it is and printed rounded.
+        ("(== (* 3 X_1) X_0) (>= X_0 0.5) (> Y_1 0.25)", "sat"),
+        # An input that is fixed at a decimal fixes the other one.
+        ("(== (+ X_0 X_1) 1) (== X_0 0.1) (>= Y_1 0.89) (>= X_1 0.9) (<= X_1 0.9)", "sat"),
+        ("(== (+ X_0 X_1) 1) (== X_0 0.1) (> Y_1 0.91)", "unsat"),
+        # A case of its own for each part of a disjunction.
+        ("(or (== X_1 (- X_0)) (== X_1 (* 2 X_0))) (>= X_0 0.25) (> X_1 0.75)", "sat"),
+        ("(or (== X_1 (- X_0)) (== X_1 (* 2 X_0))) (>= X_0 0.25) (> (- X_1 X_0) 0.51)", "unsat"),
+    ],
+)
+def test_equations_between_inputs_are_solved(
+    assertions: str, expected: str, tmp_path: Path
+) -> None:
+    path = layered(tmp_path / "absolute.onnx", *ABSOLUTE)
+    decision, values = answer(parse(f"{HEAD_TWO}{BOX1}(assert (and {assertions}))"), str(path))
+    assert decision.answer == expected
+    if values:
+        assert values[2:] == pytest.approx([abs(v) for v in values[:2]])
+        if "3" not in assertions and "0.1)" not in assertions:  # floats that solve the equation
+            assert not decision.notes
+            assert values[1] in (-values[0], values[0] / 2, 1 - values[0], 2 * values[0])
+
+
+def test_an_equation_bounds_an_input(tmp_path: Path) -> None:
+    path = layered(tmp_path / "absolute.onnx", *ABSOLUTE)
+    box = "(assert (and (<= X_0 1) (>= X_0 0) (== (* 2 X_1) X_0) (>= Y_1 {})))"
+    assert answer(parse(HEAD_TWO + box.format(0.5)), str(path))[0].answer is Answer.SAT
+    assert answer(parse(HEAD_TWO + box.format(0.51)), str(path))[0].answer is Answer.UNSAT
+
+
+def test_an_equation_between_two_networks(tmp_path: Path) -> None:
+    """|x| at x and x itself at -x."""
+    first = layered(tmp_path / "a.onnx", ([[1], [-1]], [0, 0]), ([[1, 1]], [0]))
+    second = layered(tmp_path / "b.onnx", ([[1]], [0]))
+    head = MONOTONE.replace("(equal-to f)", "").replace("[1,2]", "[1,1]").split("(assert")[0]
+    box = "(assert (and (<= X[0,0] 1) (>= X[0,0] 0) (== A[0,0] (- X[0,0])) ({} B[0,0] {})))"
+    for sign, value, expected in (("<", "(- Y[0,0] 1.5)", "sat"), (">", "0.01", "unsat")):
+        query = parse(head + box.format(sign, value))
+        assert answer(query, f"f={first}", f"g={second}")[0].answer == expected
+
+
+def test_comparisons_of_outputs_see_through_the_last_layer(tmp_path: Path) -> None:
+    """A softmax keeps the order of its outputs: what compares them alone is asked of logits."""
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["z"]),
+        helper.make_node("Softmax", ["z"], ["y"], axis=1),
+    ]
+    sizes: dict[str, list[int]] = {"x": [1, 2]}
+    path = save(tmp_path / "s.onnx", nodes, sizes, {"y": [1, 2]}, {"w": 40 * np.eye(2)})
+    attached = attach(parse(HEAD_TWO + BOX1 + "(assert (>= Y_0 Y_1))"), {"": path})
+    (query,) = queries(attached.document, attached.network)
+    assert query.form.is_piecewise_linear
+    ordered = "(assert (<= X_0 X_1))(assert (> Y_0 Y_1))"
+    found = [answer(parse(HEAD_TWO + BOX1 + ordered.replace("X_1", f"(- X_1 {gap})")), str(path))
+             for gap in ("0.01", "-0.01")]  # fmt: skip
+    assert [decision.answer for decision, _ in found] == [Answer.UNSAT, Answer.SAT]
+    by_value = parse(HEAD_TWO + BOX1 + "(assert (>= Y_0 0.5))")  # not of logits
+    (query,) = queries(by_value, attached.network)
+    assert not query.form.is_piecewise_linear
 
 
 # --- tensors: several inputs, outputs, hidden nodes, networks ---

@@ -216,16 +216,12 @@ def substitute(node: Assertion, values: Mapping[int, Fraction]) -> Assertion:
             return Some(tuple(substitute(part, values) for part in parts))
 
 
-def require_bounds(case: Case) -> None:
-    """Every input has both ends, or the question is not one that we can decide."""
-    for side in ("lower", "upper"):
-        for index in case.document.bounds.missing(side):
-            if (index, side) not in case.sides:
-                name = case.document.name_of(("x", index))
-                raise InputError(
-                    f"the input {name} has no {side} bound",
-                    expected="bounds on every input",
-                    found="an unbounded region",
-                    fix=f"assert a bound of {name}, such as the range of its data",
-                    where=case.document.source,
-                )
+def unbounded(document: Document, index: int, side: str) -> InputError:
+    name = document.name_of(("x", index))
+    return InputError(
+        f"the input {name} has no {side} bound",
+        expected="bounds on every input",
+        found="an unbounded region",
+        fix=f"assert a bound of {name}, such as the range of its data",
+        where=document.source,
+    )

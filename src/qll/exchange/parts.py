@@ -6,16 +6,18 @@ Decimals are exact until here; ends that are no floats are rounded outward.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 import numpy as np
 from numpy.typing import NDArray
 
-from qll.exchange.cases import Case, cases, require_bounds, substitute
+from qll.exchange.cases import Case, cases, substitute, unbounded
 from qll.exchange.document import All, Assertion, Atom, Document, Some, atoms, hard_form
 from qll.exchange.rounding import Boxes, inexact_inputs
+from qll.formula.asked import MOST_SOLVED, Asked, bounded, without_equations
 from qll.formula.hard import Affine, HardForm, negated
+from qll.formula.normal import Ties
 
 Array = NDArray[np.float64]
 FIXED_NOTE = "inputs fixed at decimals that no float32 has were taken as the nearest one"
@@ -24,7 +26,8 @@ FIXED_NOTE = "inputs fixed at decimals that no float32 has were taken as the nea
 @dataclass(frozen=True, eq=False)
 class Part:
     """One case in the terms of a query, whatever the network; ``closed``: it takes
-    ties that a strict comparison does not."""
+    ties that a strict comparison does not. Where equations between inputs were solved, all else is
+    about the inputs ``left``, and ``image`` has every input as a function of those."""
 
     case: Case
     lower: Array
@@ -33,41 +36,95 @@ class Part:
     constraints: tuple[Affine, ...]
     tie_violates: bool
     closed: bool
+    known: dict[int, Fraction]  # inputs whose value no float has: the box has the nearest one
+    left: tuple[int, ...]
+    image: tuple[Affine, ...] | None = None
 
 
 def parts(
-    document: Document, notes: dict[str, None], arithmetic: str | None = None
+    document: Document,
+    notes: dict[str, None],
+    arithmetic: str | None = None,
+    *,
+    solved: bool = True,
 ) -> Iterator[Part]:
-    kind = type_of(arithmetic)
+    """``solved``: equations between inputs are, for one of them (not in float32, where only some
+    points of a line are numbers)."""
     boxes: Boxes | None = None
-    for case in cases(document):
-        require_bounds(case)
-        boxes = boxes or Boxes(case)
-        known = inexact_inputs(case, kind)
-        condition: Assertion = case.condition
-        constraints: tuple[Assertion, ...] = case.constraints
-        if known:
-            if arithmetic == "float32":
-                notes[FIXED_NOTE] = None
-            condition = substitute(condition, known)
-            replaced = [substitute(c, known) for c in constraints]
-            if not all(surely(c, [], []) for c in replaced if isinstance(c, Atom) and not c.terms):
-                continue  # no point of the region is left
-            constraints = tuple(c for c in replaced if not isinstance(c, Atom) or c.terms)
+    for whole in cases(document):
+        boxes = boxes or Boxes(whole)
+        case, condition, known = _with_known(whole, type_of(arithmetic))
+        if case is None:
+            continue  # no point of the region is left
         strict = [atom.strict for atom in atoms(condition)]
         lower, upper = boxes.of(case)
-        if arithmetic == "float32":  # where it is a number of that type that is meant
+        if known and arithmetic == "float32":  # where it is a number of that type that is meant
+            notes[FIXED_NOTE] = None
             for index, value in known.items():
-                lower[index] = upper[index] = float(kind(float(value)))
-        yield Part(
+                lower[index] = upper[index] = float(np.float32(float(value)))
+        found = Part(
             case,
             lower,
             upper,
             hard_form(condition),
-            tuple(_at_most(c) for c in constraints),
+            tuple(_at_most(c) for c in case.constraints),
             tie_violates=not (strict and all(strict)),
             closed=any(strict) and not all(strict),
+            known=known,
+            left=tuple(range(document.inputs)),
         )
+        if found.constraints:
+            found = _solved(found, solved=solved and arithmetic != "float32")
+        _require_bounds(found)
+        yield found
+
+
+def _with_known(
+    case: Case, kind: type[np.floating]
+) -> tuple[Case | None, Assertion, dict[int, Fraction]]:
+    """The case with fixed inputs that no float of the type has replaced by their values, which may
+    fix others; None if no point is left."""
+    known: dict[int, Fraction] = {}
+    found: Case | None = case
+    while found is not None and (more := inexact_inputs(found, kind)).keys() - known.keys():
+        known = more
+        replaced = tuple(substitute(c, known) for c in found.constraints)
+        found = replace(found, constraints=()).with_part(All(replaced))
+    condition = case.condition if found is None else substitute(found.condition, known)
+    return found, condition, known
+
+
+def _solved(part: Part, *, solved: bool) -> Part:
+    """Over fewer inputs, by the equations between them; and with bounds, where constraints give an
+    input some."""
+    lower, upper = part.lower.tolist(), part.upper.tolist()
+    if not (np.isfinite(part.lower).all() and np.isfinite(part.upper).all()):
+        lower, upper = bounded(lower, upper, part.constraints)
+    count = len(lower)
+    if not solved or count > MOST_SOLVED:
+        return replace(part, lower=np.array(lower), upper=np.array(upper))
+    ties = Ties(tuple(range(count)), count)
+    asked = Asked(1, ties, lower, upper, None, part.constraints, ((),), part.condition)
+    found = without_equations(asked)
+    if found.image is None:
+        return replace(part, lower=np.array(lower), upper=np.array(upper))
+    return replace(
+        part,
+        lower=np.array(found.lower),
+        upper=np.array(found.upper),
+        condition=found.form,
+        constraints=found.constraints,
+        left=tuple(int(name[2:-1]) for name in found.names),
+        image=found.image,
+    )
+
+
+def _require_bounds(part: Part) -> None:
+    """Every input has both ends, or the question is not one that we can decide."""
+    for side in ("lower", "upper"):
+        ends = getattr(part, side)
+        for index in np.flatnonzero(~np.isfinite(ends)):
+            raise unbounded(part.case.document, part.left[index], side)
 
 
 def _at_most(atom: Assertion) -> Affine:

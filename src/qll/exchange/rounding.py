@@ -44,7 +44,8 @@ def _within(side: str, end: Side, value: Fraction) -> bool:
 
 class Boxes:
     """The boxes of a document's cases as float64 arrays around the exact ones. Inputs that can have
-    only one value get the float nearest to it, so that a fixed input stays fixed."""
+    only one value get the float nearest to it, so that a fixed input stays fixed. Inputs without an
+    end have an infinite one."""
 
     def __init__(self, case: Case) -> None:
         bounds = case.document.bounds
@@ -75,8 +76,9 @@ def _outward(values: array[float], side: str) -> Array:
     """The floats stand for their shortest decimals, which are at most half a step away."""
     found = np.array(values, dtype=np.float64)
     plain = (np.abs(found) < _PLAIN) & (found * 1024 == np.floor(found * 1024))
-    beyond = np.nextafter(found, -np.inf if side == "lower" else np.inf)
-    return np.where(plain, found, beyond)
+    none = -np.inf if side == "lower" else np.inf
+    beyond = np.nextafter(found, none)
+    return np.where(np.isnan(found), none, np.where(plain, found, beyond))
 
 
 def inexact_inputs(case: Case, dtype: type[np.floating] = np.float64) -> dict[int, Fraction]:

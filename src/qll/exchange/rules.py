@@ -26,7 +26,7 @@ def rule_of(document: Document) -> str:
     """Its text. Of one network the rule is about x, of two about x and x2. Of several cases the
     region is their common box, and each is a premise: its own box and constraints."""
     sizes = _sizes(document)
-    found = list(map(_rounded, islice(parts(document, {}), MOST_CASES + 1)))
+    found = list(map(_rounded, islice(parts(document, {}, solved=False), MOST_CASES + 1)))
     if not 0 < len(found) <= MOST_CASES:
         raise InputError(
             "the query does not become one rule",

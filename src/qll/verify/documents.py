@@ -18,21 +18,28 @@ import numpy as np
 
 from qll.exchange.cases import Case
 from qll.exchange.document import All, Document
-from qll.exchange.parts import parts, surely, type_of
-from qll.exchange.rounding import inexact_inputs, within
+from qll.exchange.parts import Part, parts, surely, type_of
+from qll.exchange.rounding import inexact_inputs, outward, within
 from qll.networks import Network
+from qll.networks.joint import Joint
 from qll.verify import parallel
 from qll.verify.arithmetic import outputs_at
 from qll.verify.backend import BACKENDS, Budget
 from qll.verify.condition import Array
 from qll.verify.judge import Worth, judge
+from qll.verify.moved import Moved, moved
+from qll.verify.order import seen_through
 from qll.verify.query import Query
+from qll.verify.restricted import ROOM, raised
 from qll.verify.verdict import Reason, Status, Verdict
 
 CHUNK = 16  # cases that share an attack
 QUICK = 1.0  # seconds for each of several cases, before any is worked on at length
 ALONE = 5.0  # seconds for a query, before it is shared between processes
 TIE_NOTE = "a point was found, but only where a comparison is a tie"
+SOLVED_NOTE = "inputs that follow from an equation are printed as the floats nearest to them"
+# Of float32 and of coarser grids: on these, sums and differences of inputs are floats again.
+GRIDS = (24, 16, 8)
 
 
 class Answer(StrEnum):
@@ -51,11 +58,40 @@ class Decision:
 
 @dataclass(frozen=True, eq=False)
 class _Asked:
-    """A case with its query; ``closed``: it takes ties that a strict comparison does not."""
+    """A case with its query; ``closed``: it takes ties that a strict comparison does not. The
+    query may be about the inputs ``left`` alone (`qll.exchange.parts.Part`)."""
 
     case: Case
     query: Query
     closed: bool
+    left: tuple[int, ...]
+    network: Network | Joint  # the query's
+
+    @property
+    def is_solved(self) -> bool:
+        return isinstance(self.network, Moved)
+
+    def inputs(self, point: Array) -> Array:
+        """All inputs of the document, each rounded once."""
+        return self.network.expand(point).reshape(-1) if isinstance(self.network, Moved) else point
+
+    def exact_inputs(self, values: list[Fraction]) -> list[Fraction]:
+        if not isinstance(self.network, Moved):
+            return values
+        return [
+            sum((c * values[k] for (_, k), c in row.terms), Fraction(row.constant))
+            for row in self.network.image
+        ]
+
+    def near(self, point: Array) -> Iterator[Array]:
+        """Points beside it that may lie within the exact box: those that are written shortly
+        first."""
+        for dtype in (np.float32, np.float64):
+            yield within(self.case, self.inputs(point), dtype)[list(self.left)]
+        if self.is_solved:
+            for bits in GRIDS:
+                yield np.rint(point * 2.0**bits) / 2.0**bits
+        yield point
 
 
 def decide(
@@ -94,6 +130,7 @@ class _Decider:
         self.engine = BACKENDS[backend]()
         self.seed = seed
         self.notes: dict[str, None] = {}
+        self.proofs: dict[str, None] = {}  # notes of cases without a witness
         self.witness: Array | None = None
         self.given_up = False  # some case is unknown for another reason than time
 
@@ -126,19 +163,19 @@ class _Decider:
 
     def finish(self, out_of_time: bool) -> Decision:
         if self.witness is not None:
-            answer = Answer.SAT
-        elif out_of_time:
+            return Decision(Answer.SAT, self.witness, tuple(self.notes))
+        if out_of_time:
             answer = Answer.TIMED_OUT
         else:
             answer = Answer.UNKNOWN if self.given_up else Answer.UNSAT
-        return Decision(answer, self.witness, tuple(self.notes))
+        return Decision(answer, None, tuple(self.notes | self.proofs))
 
     def ask(self, asked: list[_Asked], seconds: float) -> list[_Asked]:
         """Those that need more time."""
         open_ = []
         verdicts = self.verdicts([a.query for a in asked], Budget(seconds, self.seed))
         for item, verdict in zip(asked, verdicts, strict=True):
-            self.notes.update(dict.fromkeys(verdict.notes))
+            self.proofs.update(dict.fromkeys(verdict.notes))
             if verdict.status is Status.FALSIFIED and self.witness is None:
                 self.witness = self.confirmed(item, verdict)
                 if self.witness is None and item.closed and self.left > 0:
@@ -146,14 +183,14 @@ class _Decider:
                     again = self.engine.decide([beyond], Budget(self.left, self.seed))[0]
                     self.witness = self.confirmed(item, again)
                 if self.witness is None:
-                    self.notes[TIE_NOTE] = None
+                    self.proofs[TIE_NOTE] = None
                     self.given_up = True
             elif verdict.status is Status.UNKNOWN:
                 if verdict.reason is Reason.TIME:
                     open_.append(item)
                 else:
                     self.given_up = True
-                    self.notes[f"unknown: {verdict.reason}"] = None
+                    self.proofs[f"unknown: {verdict.reason}"] = None
         return open_
 
     def verdicts(self, asked: list[Query], budget: Budget) -> list[Verdict]:
@@ -169,23 +206,31 @@ class _Decider:
         return [parallel.decide(asked[0], rest, jobs=self.jobs, backend=self.backend)]
 
     def confirmed(self, asked: _Asked, verdict: Verdict) -> Array | None:
-        """The witness or a neighbour of it, in single precision if that works as well."""
+        """The witness or a neighbour of it, in single precision if that works as well, with floats
+        that solve the equations if there are some near; all inputs of the document."""
         if verdict.status is not Status.FALSIFIED or verdict.witness is None:
             return None
-        point = np.asarray(verdict.witness, dtype=np.float64).reshape(-1)
-        near = (within(asked.case, point, np.float32), within(asked.case, point, np.float64), point)
-        for candidate in near:
-            if judge(asked.query, candidate).worth is Worth.VIOLATION and self.holds(
-                asked.case, candidate
-            ):
-                return candidate
-        return None
+        rounded: Array | None = None
+        for candidate in asked.near(np.asarray(verdict.witness, dtype=np.float64).reshape(-1)):
+            if judge(asked.query, candidate).worth is not Worth.VIOLATION:
+                continue
+            if self.holds(asked, candidate):
+                if not asked.is_solved or _is_float(asked, candidate):
+                    return asked.inputs(candidate)
+                rounded = candidate if rounded is None else rounded
+        if rounded is None:
+            return None
+        self.notes[SOLVED_NOTE] = None
+        return asked.inputs(rounded)
 
-    def holds(self, case: Case, point: Array) -> bool:
+    def holds(self, asked: _Asked, point: Array) -> bool:
         """Exactly, with every number as the file has it and strict comparisons strict."""
-        x = [Fraction(v) for v in point.tolist()]
+        case, network = asked.case, asked.network
+        values = [Fraction(v) for v in point.tolist()]
         for index, value in inexact_inputs(case, type_of(self.arithmetic)).items():
-            x[index] = value
+            if index in asked.left:
+                values[asked.left.index(index)] = value
+        x = asked.exact_inputs(values)
         for index in range(len(x)):
             low, high = case.side(index, "lower"), case.side(index, "upper")
             if low is not None and (x[index] < low.value or (low.strict and x[index] == low.value)):
@@ -195,22 +240,29 @@ class _Decider:
             ):
                 return False
         node = All((*case.constraints, *case.conditions))
-        radius = np.abs([float(v - Fraction(f)) for v, f in zip(x, point.tolist(), strict=True)])
+        away = [float(v - Fraction(f)) for v, f in zip(values, point.tolist(), strict=True)]
         if self.arithmetic == "float32":
-            low_ends, high_ends = self.network.enclose(point)
-            low_ends, high_ends = outputs_at(self.network, point, low_ends, high_ends)
+            low_ends, high_ends = network.enclose(point)
+            low_ends, high_ends = outputs_at(network, point, low_ends, high_ends)
         else:  # at the decimals themselves, which floats may not have
+            radius = np.abs(away)
             radius = np.where(radius > 0, np.nextafter(radius, np.inf), 0.0)
-            low_ends, high_ends = self.network.enclose(point, radius)
+            low_ends, high_ends = network.enclose(point, radius)
         if np.isfinite(low_ends).all() and np.isfinite(high_ends).all():
             ends = [
                 (Fraction(a), Fraction(b)) for a, b in zip(low_ends.tolist(), high_ends.tolist())
             ]
             if surely(node, x, ends):
                 return True
-        if self.arithmetic == "float32" or not self.network.relu_form.is_piecewise_linear:
+        if self.arithmetic == "float32" or not network.relu_form.is_piecewise_linear:
             return False
-        return surely(node, x, [(v, v) for v in self.network.evaluate_exact.at(x)])
+        return surely(node, x, [(v, v) for v in network.evaluate_exact.at(values)])
+
+
+def _is_float(asked: _Asked, point: Array) -> bool:
+    """Whether floats have all inputs, not only those that were left."""
+    exact = asked.exact_inputs([Fraction(v) for v in point.tolist()])
+    return all(Fraction(float(v)) == v for v in exact)
 
 
 def queries(document: Document, network: Network) -> Iterator[Query]:
@@ -223,8 +275,14 @@ def _questions(
     document: Document, network: Network, notes: dict[str, None], arithmetic: str | None = None
 ) -> Iterator[_Asked]:
     for part in parts(document, notes, arithmetic):
+        # Of fewer inputs, and of logits, where that is the same.
+        asked: Network | Joint = seen_through(network, part.condition, arithmetic)
+        if part.image is not None:
+            asked = moved([asked], part.image, len(part.left))
+        if part.known and arithmetic != "float32":
+            part = _around(part, asked)
         query = Query(
-            network,
+            asked,
             part.lower,
             part.upper,
             part.condition,
@@ -233,4 +291,27 @@ def _questions(
             name=document.source,
             arithmetic=arithmetic,
         )
-        yield _Asked(part.case, query, part.closed)
+        yield _Asked(part.case, query, part.closed, part.left, asked)
+
+
+def _around(part: Part, network: Network | Joint) -> Part:
+    """What is shown at the floats nearest to fixed inputs holds at the inputs themselves: an output
+    is off by at most ``e = |W| e`` of what it reads, since ReLU enlarges no difference, and so the
+    condition is raised. Of other activations the box holds the floats on both sides."""
+    away = np.zeros(len(part.left))
+    lower, upper = part.lower.copy(), part.upper.copy()
+    for at, index in enumerate(part.left):
+        if index in part.known:
+            value = part.known[index]
+            away[at] = np.nextafter(abs(float(value - Fraction(float(lower[at])))), np.inf)
+            lower[at], upper[at] = outward(value, "lower"), outward(value, "upper")
+    form = network.relu_form
+    if not form.is_relu:
+        return replace(part, lower=lower, upper=upper)
+    errors = [away]
+    for layer in form.layers:
+        found = np.zeros(layer.width)
+        for source, weight in layer.terms:
+            found = found + abs(weight) @ errors[source]
+        errors.append(found * ROOM)
+    return replace(part, condition=raised(part.condition, errors[-1]))

@@ -93,7 +93,7 @@ def restrict(query: Query, rounding: Rounding | None = None) -> Restricted | Non
         network,
         query.lower[smaller.free],
         query.upper[smaller.free],
-        _raised(query.condition, smaller.error),
+        raised(query.condition, smaller.error),
         tie_violates=query.tie_violates,
         name=query.name,
     )
@@ -144,13 +144,21 @@ class _Smaller:
         self.error: Array = errors[-1]
 
 
-def _raised(form: HardForm, error: Array) -> HardForm:
+def raised(form: HardForm, error: Array) -> HardForm:
+    """The form where every output may be off by its ``error``: no less than it is then."""
     if not isinstance(form, Affine):
-        return type(form)(tuple(_raised(part, error) for part in form.parts))
+        return type(form)(tuple(raised(part, error) for part in form.parts))
     if not isinstance(form.constant, Fraction):
         return form
     lost = sum(
-        (abs(Fraction(c)) * Fraction(float(error[k])) for (_, k), c in form.terms), Fraction(0)
+        (
+            abs(Fraction(c)) * Fraction(float(error[k]))
+            for (source, k), c in form.terms
+            if source == "y"
+        ),
+        Fraction(0),
     )
+    if not lost:
+        return form
     # up to a float, so that constants stay short
     return affine(form.terms, form.constant + Fraction(math.nextafter(float(lost), math.inf)))
