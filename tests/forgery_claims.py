@@ -5,15 +5,26 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
 from typing import Any
 
 import numpy as np
-import onnx
-from onnx import TensorProto, helper, numpy_helper
+from forgery_networks import (
+    BENT,
+    SMOOTH,
+    Layers,
+    Vector,
+    below,
+    evaluate,
+    large_layers,
+    largest,
+    model_of,
+    points_of,
+    random_layers,
+)
 
 from qll.audit.bounds import Bounder
 from qll.audit.claim import Claim, Goal
@@ -24,75 +35,6 @@ from qll.formula.asked import ask
 from qll.formula.parse import parse_specification
 from qll.formula.question import canonical, question
 from qll.formula.rewrite import Shape
-
-Layers = list[tuple[Any, Any]]
-Vector = list[Fraction]
-# Activations of the hidden layers: ReLU, those with rational values, and curves.
-BENT: dict[str, Callable[[Fraction], Fraction]] = {
-    "relu": lambda z: max(z, Fraction(0)),
-    "leaky": lambda z: z if z >= 0 else z / 4,
-    "falling": lambda z: z if z >= 0 else -z / 2,
-    "clip": lambda z: min(max(z, Fraction(-1)), Fraction(1)),
-    "abs": abs,
-}
-SMOOTH: dict[str, Callable[[float], float]] = {
-    "sigmoid": lambda z: 1 / (1 + math.exp(-z)),
-    "tanh": math.tanh,
-}
-_NODES: dict[str, tuple[str, dict[str, Any], list[str]]] = {
-    "relu": ("Relu", {}, []), "leaky": ("LeakyRelu", {"alpha": 0.25}, []),
-    "falling": ("LeakyRelu", {"alpha": -0.5}, []), "clip": ("Clip", {}, ["least", "most"]),
-    "abs": ("Abs", {}, []), "sigmoid": ("Sigmoid", {}, []), "tanh": ("Tanh", {}, []),
-}  # fmt: skip
-
-
-def model_of(layers: Layers, bent: Sequence[str] = ()) -> bytes:
-    """A chain of Gemm with activations between, float32."""
-    nodes, name = [], "x"
-    stored = [
-        numpy_helper.from_array(np.array(end, np.float32), n)
-        for n, end in (("least", -1.0), ("most", 1.0))
-        if "clip" in bent
-    ]
-    for k, (weight, bias) in enumerate(layers):
-        stored += [
-            numpy_helper.from_array(np.asarray(weight, np.float32), f"w{k}"),
-            numpy_helper.from_array(np.asarray(bias, np.float32), f"b{k}"),
-        ]
-        nodes.append(helper.make_node("Gemm", [name, f"w{k}", f"b{k}"], [f"z{k}"], transB=1))
-        name = f"z{k}"
-        if k + 1 < len(layers):
-            kind, options, more = _NODES[bent[k] if bent else "relu"]
-            nodes.append(helper.make_node(kind, [name, *more], [f"a{k}"], **options))
-            name = f"a{k}"
-    sizes = [1, len(layers[0][0][0])], [1, len(layers[-1][1])]
-    ends = [
-        helper.make_tensor_value_info(n, TensorProto.FLOAT, s)
-        for n, s in zip(("x", name), sizes, strict=True)
-    ]
-    graph = helper.make_graph(nodes, "chain", ends[:1], ends[1:], stored)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
-    model.ir_version = 8
-    onnx.checker.check_model(model)
-    return bytes(model.SerializeToString())
-
-
-def evaluate(layers: Layers, x: Vector, bent: Sequence[str] = ()) -> Vector:
-    """The outputs, exactly (where an activation is smooth: to 12 digits)."""
-    values = x
-    for k, (weight, bias) in enumerate(layers):
-        if k:
-            name = bent[k - 1] if bent else "relu"
-            if name in SMOOTH:
-                values = [Fraction(SMOOTH[name](float(v))) for v in values]
-            else:
-                values = [BENT[name](v) for v in values]
-        values = [
-            Fraction(float(b))
-            + sum(Fraction(float(w)) * v for w, v in zip(row, values, strict=True))
-            for row, b in zip(np.asarray(weight), np.asarray(bias), strict=True)
-        ]
-    return values
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,6 +50,17 @@ class False_:
     tie_violates: bool = False
     labels: tuple[int, ...] | None = None
     bent: Sequence[str] = ()
+    other: tuple[Layers, Sequence[str]] | None = None  # the network of x2, and its activations
+
+    @cached_property
+    def against(self) -> bytes | None:
+        return None if self.other is None else model_of(*self.other)
+
+    def outputs(self, points: Sequence[Vector]) -> Vector:
+        """At x, then at x2."""
+        second = (self.layers, self.bent) if self.other is None else self.other
+        runs = zip(((self.layers, self.bent), second), points, strict=False)
+        return [v for (layers, bent), x in runs for v in evaluate(layers, x, bent)]
 
     @cached_property
     def model(self) -> bytes:
@@ -116,9 +69,8 @@ class False_:
     @cached_property
     def curved(self) -> list[bool]:
         """Of each hidden neuron, whether its activation is not ReLU."""
-        kinds = self.bent or ["relu"] * (len(self.layers) - 1)
-        widths = self.network.widths[1:-1]
-        return [kind != "relu" for kind, n in zip(kinds, widths, strict=True) for _ in range(n)]
+        kinds, widths = self.network.curves, self.network.widths[1:-1]
+        return [kind is not None for kind, n in zip(kinds, widths, strict=True) for _ in range(n)]
 
     @cached_property
     def network(self) -> Network:
@@ -135,6 +87,7 @@ class False_:
             "format": FORMAT, "verdict": "verified", "network": digest(self.model), "mean": None,
             "std": None, "text": self.text, "labels": self.labels, "precision": 32,
             "tie_violates": self.tie_violates, "arithmetic": "real",
+            "against": None if self.against is None else digest(self.against),
             **self.hashes,
         }  # fmt: skip
 
@@ -153,7 +106,8 @@ class False_:
     @cached_property
     def read(self) -> Claim:
         """As the checker reads it: an attacker may use what is published."""
-        return Claim(Header(**self.header), self.x0, read_network(self.model, None, None))
+        runs = [read_network(m, None, None) for m in (self.model, self.against) if m is not None]
+        return Claim(Header(**self.header), self.x0, *runs)
 
     @cached_property
     def claim(self) -> Goal:
@@ -184,79 +138,7 @@ def canonical_of(region: str, body: str) -> str:
     return canonical(parse_specification(f"forall x in {region}: {body}"))
 
 
-# --- networks ---
-
-
-def random_layers(rng: Any, scale: int = 4) -> Layers:
-    """Weights are quarters, so that neurons meet exactly at points that floats hold."""
-    inputs, outputs = int(rng.integers(1, 4)), int(rng.integers(1, 4))
-    hidden = [int(rng.integers(1, 5)) for _ in range(rng.integers(1, 4))]
-    layers = []
-    for fan_in, fan_out in itertools.pairwise([inputs, *hidden, outputs]):
-        weight = rng.integers(-2 * scale, 2 * scale + 1, (fan_out, fan_in)) / scale
-        layers.append((weight, rng.integers(-scale, scale + 1, fan_out) / scale))
-    return layers
-
-
-def large_layers(rng: Any) -> tuple[Layers, float]:
-    """relu(w x + S) - S', with large S: what is left is small beside what was summed."""
-    size = float(np.float32(rng.uniform(1, 2) * 2.0 ** int(rng.integers(10, 60))))
-    width = int(rng.integers(1, 4))
-    first = rng.uniform(-1, 1, (width, 1)).astype(np.float32), np.full(width, size)
-    share = rng.uniform(0.25, 1, (1, width)).astype(np.float32)
-    layers: Layers = [first]
-    if rng.random() < 0.5:
-        layers.append((np.eye(width), np.full(width, np.float32(-size / 2))))
-        size /= 2
-    layers.append((share, np.array([np.float32(-size * float(share.sum()))])))
-    return layers, size
-
-
 # --- what is said of them ---
-
-
-def points_of(lower: Any, upper: Any, rng: Any) -> Iterator[Vector]:
-    """Corners, the middle, and dyadic points between."""
-    ends = [(Fraction(float(a)), Fraction(float(b))) for a, b in zip(lower, upper, strict=True)]
-    yield from (list(corner) for corner in itertools.product(*ends))
-    for _ in range(24):
-        shares = [Fraction(int(rng.integers(0, 17)), 16) for _ in ends]
-        yield [a + s * (b - a) for s, (a, b) in zip(shares, ends, strict=True)]
-
-
-def largest(layers: Layers, row: Vector, lower: float, upper: float) -> tuple[Fraction, Fraction]:
-    """Of a network of one input: where ``row . y`` is largest on an interval, and what it is there,
-    by enumeration of its linear pieces."""
-    pieces = [(Fraction(lower), Fraction(upper), [(Fraction(1), Fraction(0))])]
-    for k, (weight, bias) in enumerate(layers):
-        found = []
-        for start, end, values in pieces:
-            lines = [
-                (sum(Fraction(float(w)) * a for w, (a, _) in zip(r, values, strict=True)),
-                 sum((Fraction(float(w)) * b for w, (_, b) in zip(r, values, strict=True)),
-                     Fraction(float(shift))))
-                for r, shift in zip(np.asarray(weight), np.asarray(bias), strict=True)
-            ]  # fmt: skip
-            zeros = {-b / a for a, b in lines if a} if k + 1 < len(layers) else set()
-            cuts = sorted({start, end, *(z for z in zeros if start < z < end)})
-            for one, other in itertools.pairwise(cuts) if start < end else [(start, end)]:
-                middle = (one + other) / 2
-                kept = [(a, b) if k + 1 == len(layers) or a * middle + b > 0 else
-                        (Fraction(0), Fraction(0)) for a, b in lines]  # fmt: skip
-                found.append((one, other, kept))
-        pieces = found
-    ends = {x for start, end, _ in pieces for x in (start, end)}
-    return max(
-        ((x, sum((r * v for r, v in zip(row, evaluate(layers, [x]), strict=True)), Fraction(0)))
-         for x in ends), key=lambda pair: pair[1],
-    )  # fmt: skip
-
-
-def below(value: Fraction) -> float:
-    """The largest float that is not above."""
-    found = float(value)
-    return found if Fraction(found) <= value else float(np.nextafter(found, -np.inf))
-
 
 GAPS = (0.0, 1e-300, 1e-17, 1e-15, 1e-12, 1e-6, 1e-2, 0.5, 4.0)
 Quantity = Callable[[Vector, Vector], Fraction]
@@ -391,6 +273,37 @@ def pair_claim(rng: Any) -> False_ | None:
     )
     ends = [np.append(side, side[0]) for side in (lower, upper)]
     return False_(layers, text, np.zeros(inputs), *ends, best[1], tie)
+
+
+def against_claim(rng: Any) -> False_ | None:
+    """Of two networks at one point: the second a little changed, or one of other layers."""
+    layers, bent = random_layers(rng), list[str]()
+    inputs, outputs = len(layers[0][0][0]), len(layers[-1][1])
+    changed = [(w + rng.integers(-1, 2, w.shape) / 8, b) for w, b in layers]
+    if rng.random() < 0.5:
+        changed = random_layers(rng)
+        first, last = changed[0], changed[-1]
+        changed[0] = rng.integers(-4, 5, (len(first[1]), inputs)) / 4, first[1]
+        shape = outputs, len(changed[-1][0][0])
+        changed[-1] = rng.integers(-4, 5, shape) / 4, np.resize(last[1], outputs)
+        bent = [str(rng.choice(list(BENT))) for _ in changed[1:]]
+    lower, upper = rng.integers(-4, 1, inputs) / 4, rng.integers(1, 5, inputs) / 4
+    points = [x for x in points_of(lower, upper, rng) if all(float(v) == v for v in x)]
+    best = max(
+        ((evaluate(changed, x, bent)[0] - evaluate(layers, x)[0], x) for x in points),
+        key=lambda each: each[0],
+    )
+    tie = bool(rng.random() < 0.3)
+    least, violated = threshold(best[0], float(rng.choice(GAPS)), tie)
+    if not violated:
+        return None
+    box = f"box({lower.tolist()}, {upper.tolist()})"
+    same = "(forall i in inputs: x2[i] == x[i])"
+    text = canonical(
+        parse_specification(f"forall x in {box}, x2 in {box} and {same}: y2[0] - y[0] <= {least!r}")
+    )
+    zero = np.zeros(inputs)
+    return False_(layers, text, zero, lower, upper, best[1], tie, other=(changed, bent))
 
 
 def rising_claim(rng: Any) -> False_ | None:

@@ -21,24 +21,23 @@ from forgeries import FAMILIES, forged_witnesses, forgeries
 from forgery_claims import (
     GAPS,
     False_,
+    against_claim,
     bounded_claim,
     canonical_of,
     checked,
     curved_claim,
-    evaluate,
     false_claim,
     image_claim,
     integer_claim,
     large_claim,
-    largest,
     pair_claim,
     plain_claim,
-    random_layers,
     rising_claim,
     round_claim,
     turning_claim,
 )
 from forgery_drafts import TINY, Draft
+from forgery_networks import evaluate, largest, random_layers
 
 import qll
 from qll.audit import audit
@@ -48,13 +47,15 @@ PACKAGE = Path(qll.__file__).parent / "audit"
 QUICK, ASKED = 300, os.environ.get("QLL_FORGERIES")  # make fuzz asks for new ones
 
 
-REGION_CLAIMS = (integer_claim, pair_claim, rising_claim, image_claim, round_claim)
+REGION_CLAIMS = (
+    integer_claim, pair_claim, rising_claim, image_claim, round_claim, against_claim,
+)  # fmt: skip
 
 
 def assert_none_confirmed(make: Any, seed: int, count: int) -> Counter[str]:
     tried: Counter[str] = Counter()
     for name, claim, data in itertools.islice(make(seed), count):
-        answer = audit(data, claim.model)
+        answer = audit(data, claim.model, against=claim.against)
         assert not answer.confirmed, (name, claim.text, claim.layers, seed)
         tried[name] += 1
     return tried
@@ -69,7 +70,7 @@ def test_forged_witnesses_are_not_confirmed() -> None:
     assert_none_confirmed(forged_witnesses, 0, 120)
 
 
-@pytest.mark.parametrize("maker", [image_claim, round_claim])
+@pytest.mark.parametrize("maker", [image_claim, round_claim, against_claim])
 def test_forged_proofs_about_other_regions_are_not_confirmed(maker: Any) -> None:
     def make(seed: int) -> Any:
         return forgeries(seed, make=lambda rng: checked(maker(rng)))
@@ -78,7 +79,7 @@ def test_forged_proofs_about_other_regions_are_not_confirmed(maker: Any) -> None
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("maker", [image_claim, round_claim])
+@pytest.mark.parametrize("maker", [image_claim, round_claim, against_claim])
 def test_thousands_of_forged_proofs_about_other_regions(maker: Any) -> None:
     def make(seed: int) -> Any:
         return forgeries(seed, make=lambda rng: checked(maker(rng)))
@@ -110,13 +111,13 @@ def test_the_claims_are_false_beyond_doubt() -> None:
         assert all(Fraction(float(a)) <= x <= Fraction(float(b)) for a, x, b in ends)
         size = len(claim.x0)
         points = [claim.entries[at : at + size] for at in range(0, len(claim.entries), size)]
-        y = [v for x in points for v in evaluate(claim.layers, x, claim.bent)]
+        y = claim.outputs(points)
         if claim.network.is_exact:
             assert y == claim.network.exact(claim.witness)
         if all(float(x) == x for x in claim.witness):  # then the checker can say so itself
             arrays = {"x0": claim.x0, "witness": np.array([float(x) for x in claim.stored])}
             header = {**claim.header, "verdict": "falsified"}
-            answer = audit(seal(header, arrays), claim.model)
+            answer = audit(seal(header, arrays), claim.model, against=claim.against)
             assert answer.confirmed, (answer, claim.text)
     assert len(GAPS) > 5
 
@@ -298,7 +299,20 @@ HOLES: dict[str, list[Change]] = {
         ("slope.py", "not proved and strict and constant <= 0", "not proved and strict"),
     ],
     "a second point that is the first": [
-        ("product.py", "home[number * inputs :]", "home"),
+        ("product.py", "home[n * inputs :]", "home"),
+    ],
+    "a second network that is the first": [
+        ("claim.py", "[network, against or network]", "[network, network]"),
+    ],
+    "two networks in the wrong order": [
+        ("claim.py", "[network, against or network]", "[against or network, network]"),
+    ],
+    "layers of another network": [
+        ("product.py", "places[n]) for n, k in group]) for group in groups)",
+         "places[0]) for n, k in group]) for group in groups)"),
+    ],
+    "slopes of two networks": [
+        ("claim.py", " and found.image is None and against is None", " and found.image is None"),
     ],
     "a map without its constants": [
         ("product.py", "[form.constant for form in image]", "[0 for _ in image]"),
@@ -338,6 +352,9 @@ HINTS: dict[str, str] = {
     "slopes of one direction": "slopes",
     "steps of any length with a constant": "slopes",
     "a second point that is the first": "several boxes",
+    "a second network that is the first": "several boxes",
+    "two networks in the wrong order": "several boxes",
+    "layers of another network": "several boxes", "slopes of two networks": "slopes",
     "a map without its constants": "several boxes", "a map that is turned": "several boxes",
     "a ball that is too small": "several boxes", "a ball somewhere else": "several boxes",
     "a ball of the other norm": "several boxes",
@@ -352,6 +369,9 @@ MAKERS = {
     "halves between integers": plain_claim, "slopes at one end": rising_claim,
     "slopes of one direction": pair_claim,     "steps of any length with a constant": pair_claim,
     "inputs in a combination": plain_claim, "no slack for rounding": large_claim,
+    "a second network that is the first": against_claim,
+    "two networks in the wrong order": against_claim, "layers of another network": against_claim,
+    "slopes of two networks": against_claim,
     "slopes beyond 1": plain_claim, "a map without its constants": image_claim,
     "a map that is turned": image_claim, "a ball that is too small": round_claim,
     "a ball somewhere else": round_claim, "a ball of the other norm": round_claim,
@@ -389,7 +409,7 @@ def test_a_hole_lets_forgeries_through(hole: str, holed: Callable[[str], Any]) -
     if hint == "witnesses":
         found = forged_witnesses(3)
     for _, claim, data in itertools.islice(found, 3000):
-        if check(data, claim.model).confirmed:
-            assert not audit(data, claim.model).confirmed
+        if check(data, claim.model, against=claim.against).confirmed:
+            assert not audit(data, claim.model, against=claim.against).confirmed
             return
     raise AssertionError(f"no forgery makes use of it: {hole}")

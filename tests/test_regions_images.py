@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from audit_cases import seal
-from forgery_claims import evaluate, largest, model_of, random_layers
+from forgery_networks import evaluate, largest, model_of, random_layers
 from torch import nn
 
 import qll

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from audit_cases import seal
-from forgery_claims import evaluate, model_of, random_layers
+from forgery_networks import evaluate, model_of, random_layers
 from torch import nn
 
 import qll

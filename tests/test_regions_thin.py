@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from forgery_claims import largest, model_of, random_layers
+from forgery_networks import largest, model_of, random_layers
 
 import qll
 from qll.errors import InputError

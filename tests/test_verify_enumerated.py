@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from forgery_claims import evaluate, model_of, random_layers
+from forgery_networks import evaluate, model_of, random_layers
 
 import qll
 from qll.networks import load

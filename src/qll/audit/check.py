@@ -225,8 +225,8 @@ class Proof:
         if kind == ALWAYS:
             self.always(weight)
         elif kind == SLOPE:
-            require(self.claim.pair is not None and self.errors is None, "slopes of one run")
-            self.claim.pair.refute(self.claim, domain.box, weight, self.plain)  # type: ignore[union-attr]
+            require(self.claim.pair is not None, "slopes of one run")
+            self.claim.pair.refute(self.claim, domain.box, weight, self.plain, self.errors)  # type: ignore[union-attr]
 
     def flush(self, kind: int) -> None:
         """Check the collected leaves together."""
@@ -275,29 +275,38 @@ def audit(
     network: bytes,
     claim: Expected | None = None,
     *,
+    against: bytes | None = None,
     stop: Callable[[], bool] | None = None,
 ) -> Answer:
-    """Does this certificate prove its claim about the network in these ONNX bytes, and is that the
-    ``claim`` of yours (see `qll.audit.read_claim`), if you give one? Not confirmed is what is not
-    done when ``stop``, asked now and then, says so."""
+    """Does this certificate prove its claim about the network in these ONNX bytes (and of that of
+    x2, ``against``, where it is another one), and is that the ``claim`` of yours (see
+    `qll.audit.read_claim`), if you give one? Not confirmed is what is not done when ``stop``, asked
+    now and then, says so."""
     with paced(stop):
-        return _audit(data, network, claim)
+        return _audit(data, network, against, claim)
 
 
-def _audit(data: bytes, network: bytes, claim: Expected | None) -> Answer:
+def _audit(data: bytes, network: bytes, against: bytes | None, claim: Expected | None) -> Answer:
     verdict, said, reading = "unknown", None, False
     try:
         header, arrays = unpack(data)
         verdict, said = header.verdict, Statement(header, arrays["x0"].astype(np.float64))
         require(digest(network) == header.network, "another network")
+        second = None if against is None else digest(against)
+        require(second == header.against, "another network of x2")
         single = header.arithmetic == "float32"
         reading = True
         chain = read_network(network, header.mean, header.std, single)
+        other = None
+        if against is not None:
+            other = read_network(against, header.mean, header.std, single)
+            sizes = [(n.widths[0], n.widths[-1]) for n in (chain, other)]
+            require(sizes[0] == sizes[1], "two networks that do not fit together")
         reading = False
         x0 = arrays["x0"].astype(np.float64)
         require(x0.size == chain.widths[0] and np.isfinite(x0).all(), "x0 of another length")
         with np.errstate(all="ignore"):
-            said, asked = _state(header, x0, chain)
+            said, asked = _state(header, x0, chain, other)
             found = _fit(arrays, header, asked, x0.size)
             if claim is not None:
                 claim.compare(said)
@@ -323,7 +332,9 @@ def _fit(arrays: dict[str, Any], header: Header, claim: Claim, data: int) -> lis
     return [fit(part(arrays, k), *sizes) for k in range(max(count, 1))]
 
 
-def _state(header: Header, x0: Array, network: Network) -> tuple[Statement, Claim]:
-    found, shape = Claim(header, x0, network), network.input_shape
+def _state(
+    header: Header, x0: Array, network: Network, against: Network | None
+) -> tuple[Statement, Claim]:
+    found, shape = Claim(header, x0, network, against), network.input_shape
     whole = Statement(header, x0, shape, network.widths[-1], found.region, found.inhabited)
     return whole, found

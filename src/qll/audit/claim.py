@@ -36,7 +36,9 @@ class Claim:
     """What the text asks at the data point: cases, each a `Goal` to be proved, and the ``whole``,
     against which a witness is replayed. Vacuous cases claim nothing."""
 
-    def __init__(self, header: Header, x0: Array, network: Network) -> None:
+    def __init__(
+        self, header: Header, x0: Array, network: Network, against: Network | None = None
+    ) -> None:
         shape, inputs = network.input_shape, network.widths[0]
         asked = question(header.text, header.labels, Shape(network.widths[-1], shape))
         form, constraints = asked.form, asked.constraints
@@ -56,16 +58,17 @@ class Claim:
         ends = [np.array(side) for side in (found.lower, found.upper)]
         require(np.isfinite(ends[1] - ends[0]).all(), "no bounded region")
         require((ends[0] <= ends[1]).all(), "vacuous: the region is empty")
+        require(against is None or found.points == 2, "a network of x2, of which nothing is said")
         alone = found.points == 1 and found.ties.is_trivial and not single
         if alone and network.logits is not None and compares_outputs(found.form):
             network = network.logits  # y[i] > y[j] iff this holds of the logits
         self.network = network
-        runs, count = [network] * found.points, found.ties.count
+        runs, count = [network, against or network][: found.points], found.ties.count
         if found.image is not None:
             self.network = moved(runs, found.image, count)
         elif found.points > 1 or not found.ties.is_trivial:
             self.network = product(runs, found.ties.home, count)
-        is_pair = found.points == 2 and found.image is None
+        is_pair = found.points == 2 and found.image is None and against is None
         self.pair = Pair(network, found.ties.home) if is_pair else None
         self.integers = np.zeros(found.ties.count, bool)
         self.integers[:] = found.integers or False

@@ -35,6 +35,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cache
 from itertools import pairwise
 from typing import Any
 
@@ -145,6 +146,30 @@ class Curve:
             for side in (bend, np.nextafter(bend, -np.inf)) if self.rough else (bend,):
                 found.append(np.where(inside, self.slope(np.full_like(low, side)), found[0]))
         return np.minimum.reduce(found), np.maximum.reduce(found)
+
+    @property
+    def has_slopes(self) -> bool:
+        """Whether `between` is known: of what is piecewise linear, and of smooth curves that rise
+        everywhere."""
+        return self.rough or (self.turn is None and not self.relative)
+
+    def between(self, low: Array, high: Array) -> tuple[Array, Array]:
+        """Outward ends of ``(f(b) - f(a)) / (b - a)`` for a and b in [low, high]."""
+        if self.rough:
+            first, last = self.bends[0], self.bends[-1]
+            ends = [first - 1.0 - abs(first), *self.bends, last + 1.0 + abs(last)]
+            pieces = [float(self.slope(np.array((a + b) / 2))) for a, b in pairwise(ends)]
+            met = np.logical_or.reduce([(low <= bend) & (high >= bend) for bend in self.bends])
+            own = self.slope(low)
+            return np.where(met, min(pieces), own), np.where(met, max(pieces), own)
+        require((high <= self.most).all(), "an activation that is too large")
+        found = [self.slope(low), self.slope(high)]
+        for bend in self.bends:  # between two of them the derivative rises or falls
+            inside = (low < bend) & (bend < high)
+            found.append(np.where(inside, self.slope(np.full_like(low, bend)), found[0]))
+        least, most = np.minimum.reduce(found), np.maximum.reduce(found)
+        error = ERROR * (1.0 + np.maximum(np.abs(low), np.abs(high)) + most)
+        return np.maximum(least - error, 0.0), most + error
 
     def chord(self, low: Array, high: Array) -> Array:
         wide = high - low > 1e-6 * (1.0 + np.abs(low) + np.abs(high))
@@ -293,6 +318,7 @@ _KNOWN: dict[str, Callable[..., Curve]] = {
 }
 
 
+@cache  # so that the same activation of two networks is one
 def curve(name: str, *given: Any) -> Curve:
     require(name in _KNOWN, f"activation {name} is not understood")
     return _KNOWN[name](*given)

@@ -3,6 +3,7 @@
 property = "not-both"           # a shipped one, a .qll file beside this one, or the text itself
 parameters = {epsilon = "4/255"}
 network = "net.onnx"            # a file beside this one, or "sha256:" and 64 digits
+against = "new.onnx"            # the network of x2, where it is another one
 points = "points.npy"           # one row for each data point, in raw input units, or the numbers;
                                 # a property without x0, y0 and labels needs none
 labels = [3, 0, 7]              # one for each point; lists where a point has several
@@ -37,8 +38,8 @@ from qll.formula.nodes import Label
 from qll.formula.parse import parse_specification
 from qll.formula.question import canonical, is_closed
 
-KEYS = {"property", "parameters", "outputs", "network", "points", "labels", "mean", "std", "ties",
-        "arithmetic", "verdict"}  # fmt: skip
+KEYS = {"property", "parameters", "outputs", "network", "against", "points", "labels", "mean",
+        "std", "ties", "arithmetic", "verdict"}  # fmt: skip
 Labels = tuple[tuple[int, ...], ...]
 
 
@@ -56,6 +57,7 @@ class Expected:
     tie_violates: bool = False
     verdict: str | None = None
     arithmetic: str = "real"
+    against: str | None = None  # a SHA-256 too
 
     def compare(self, said: Statement) -> int:
         """The number of the point that a certificate is about; every difference is an error."""
@@ -66,6 +68,9 @@ class Expected:
             found.append(_difference(header.text, self.text))
         if self.network != header.network:
             found.append(f"the network is {header.network}, not {self.network}")
+        if self.against != header.against:
+            theirs, mine = (sha or "that of x" for sha in (header.against, self.against))
+            found.append(f"the network of x2 is {theirs}, not {mine}")
         if self.tie_violates != header.tie_violates:
             found.append(f"a tie {TIES[header.tie_violates]}")
         if self.arithmetic != header.arithmetic:
@@ -132,8 +137,8 @@ def read_claim(path: str | Path) -> Expected:
         raise _error(path, "the claim cannot be read", "a TOML file in UTF-8", found) from error
     unknown = set(given) - KEYS
     if unknown or not {"property", "network"} <= set(given):
-        wanted = "property, network, points and perhaps labels, parameters, mean, std, ties, "
-        wanted += "arithmetic, verdict"
+        wanted = "property, network, points and perhaps labels, parameters, against, mean, std, "
+        wanted += "ties, arithmetic, verdict"
         found = ", ".join(sorted(unknown or given)) or "nothing"
         raise _error(path, "the claim has other entries than it should", wanted, found)
     text, speaks, closed = _property(path, given)
@@ -160,8 +165,11 @@ def read_claim(path: str | Path) -> Expected:
     if (mean is None) != (std is None):
         raise _error(path, "half a normalisation", "both mean and std, or neither", "one")
     network = _network(path, given["network"])
-    tie_violates = ties == "violate"
-    return Expected(text, network, points, labels, mean, std, tie_violates, verdict, numbers)
+    against = _network(path, given["against"]) if "against" in given else None
+    return Expected(
+        text, network, points, labels, mean, std, ties == "violate", verdict, numbers,
+        None if against == network else against,
+    )  # fmt: skip
 
 
 def _error(path: Path, what: str, expected: str, found: str) -> InputError:

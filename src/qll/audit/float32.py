@@ -165,7 +165,9 @@ def _slopes(bent: Any, low: Array, high: Array) -> tuple[Array, Array, Array]:
     """Ends of the slopes between two points of [low, high], and what rounding a product adds."""
     bends = (0.0,) if bent is None else bent.bends
     slope = (lambda z: np.where(z > 0, 1.0, 0.0)) if bent is None else bent.slope
-    points = [bends[0] - 1.0, *((a + b) / 2 for a, b in pairwise(bends)), bends[-1] + 1.0]
+    first, last = bends[0], bends[-1]
+    points = [first - 1.0 - abs(first), *((a + b) / 2 for a, b in pairwise(bends))]
+    points.append(last + 1.0 + abs(last))
     pieces = [float(slope(np.array(p))) for p in points]
     met = [(low <= bend) & (high >= bend) for bend in bends]
     inside = np.logical_or.reduce(met)

@@ -32,7 +32,8 @@ BOUND, CROWN, EMPTY, CASE, SPLIT, TIGHTEN, HALVE, OPEN, ALWAYS, SLOPE = range(10
 class Header:
     """What is claimed, but for the data point. ``ground`` and ``region`` are hashes of what the
     prover made of the text; ``precision`` are the bits of alpha and delta. ``member`` is a point of
-    the region, where that has constraints: the variables as fractions."""
+    the region, where that has constraints: the variables as fractions. ``against`` is the network
+    of x2, where it is another one; the normalisation is that of both."""
 
     format: int
     verdict: str
@@ -47,6 +48,7 @@ class Header:
     region: str
     precision: int
     member: tuple[str, ...] | None = None
+    against: str | None = None
 
 
 class Sizes:
@@ -251,6 +253,7 @@ def _header(given: Any) -> Header:
     require(type(given) is dict, "no fields")
     given.setdefault("arithmetic", "real")  # it used to be the only one
     given.setdefault("member", None)  # there used to be none
+    given.setdefault("against", None)
     require(set(given) == set(Header.__annotations__), "other fields")
     for name in ("mean", "std", "labels"):
         wanted = int if name == "labels" else float
@@ -262,10 +265,11 @@ def _header(given: Any) -> Header:
     both = (given["mean"] is None) == (given["std"] is None)
     require(both and all(map(math.isfinite, scales)), "a normalisation that is none")
     require(given["mean"] is None or scales, "a normalisation that is none")
-    for name in ("network", "ground", "region"):
+    for name in ("network", "ground", "region", "against"):
         value = given[name]
         fine = type(value) is str and len(value) == 64 and set(value) <= set("0123456789abcdef")
-        require(fine, f"{name} is not a hash")
+        require(fine or (name == "against" and value is None), f"{name} is not a hash")
+    require(given["against"] != given["network"], "a network against itself")
     require(type(given["format"]) is int and given["format"] == FORMAT, "another version")
     require(type(given["text"]) is str, "no text of a property")
     require(type(given["tie_violates"]) is bool, "it is not said what a tie is")

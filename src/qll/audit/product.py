@@ -1,15 +1,20 @@
 """The network at two points at once, or of tied inputs, made by the checker from the user's file.
 
 The state begins with the variables; every entry of x (and of x2) is one of them. Layer by layer the
-neurons of the first run come first, then those of the second.
+neurons of the first run come first, then those of the second: beside each other, where the two
+networks have the same activations, otherwise in layers of their own.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
+
+import numpy as np
 
 from qll.audit.exact import ONE, Affine, affine, identity
 from qll.audit.network import Network
+from qll.audit.operators import Rounded
 
 
 def moved(networks: list[Network], image: Any, variables: int) -> Network:
@@ -28,33 +33,52 @@ def moved(networks: list[Network], image: Any, variables: int) -> Network:
 
 
 def product(networks: list[Network], home: tuple[int, ...], variables: int) -> Network:
-    """``networks``, of the same layers, at entries ``home`` of the variables."""
-    inputs = networks[0].widths[0]
-    starts = [0, variables]
-    for widths in zip(*(network.widths[1:-1] for network in networks), strict=True):
-        starts.append(starts[-1] + sum(widths))
-    maps = []
-    for layer in range(len(networks[0].maps)):
-        rows, below = list[dict[int, int]](), list[int]()
-        for number, network in enumerate(networks):
-            place = _places(networks, number, home[number * inputs :], starts)
-            for row in network.maps[layer].rows:
-                moved: dict[int, int] = {}
-                for column, value in row.items():
-                    at = ONE if column == ONE else place[column]
-                    moved[at] = moved.get(at, 0) + value
-                rows.append(moved)
-            below += network.maps[layer].below
-        maps.append(Affine(rows, below))
-    return Network((variables,), tuple(maps), networks[0].curves)
+    """``networks`` at entries ``home`` of the variables."""
+    inputs, hidden = networks[0].widths[0], [len(network.curves) for network in networks]
+    runs, depth = range(len(networks)), max(hidden)
+    # Which layers of which runs stand beside each other: those of the same number, or each alone.
+    groups = [[(n, k) for n in runs] for k in range(depth)]
+    if any(network.curves != networks[0].curves for network in networks):
+        groups = [[(n, k)] for k in range(depth) for n in runs if k < hidden[n]]
+    places = [list(home[n * inputs :][:inputs]) for n in runs]  # of each run's state in that of all
+    size = variables
+    for group in groups:
+        for n, k in group:
+            width = networks[n].widths[k + 1]
+            places[n] += range(size, size + width)
+            size += width
+    groups.append(list(enumerate(hidden)))  # the outputs
+    maps = tuple(_beside([(networks[n].maps[k], places[n]) for n, k in group]) for group in groups)
+    curves = tuple(networks[group[0][0]].curves[group[0][1]] for group in groups[:-1])
+    return Network((variables,), maps, curves, _roundings(networks, places, groups))
 
 
-def _places(
-    networks: list[Network], number: int, home: tuple[int, ...], starts: list[int]
-) -> list[int]:
-    """Where each entry of one run's state stands in the state of all."""
-    found = list(home[: networks[number].widths[0]])
-    for layer, width in enumerate(networks[number].widths[1:-1], start=1):
-        first = starts[layer] + sum(n.widths[layer] for n in networks[:number])
-        found += range(first, first + width)
-    return found
+def _beside(maps: Sequence[tuple[Affine, list[int]]]) -> Affine:
+    """One map of each run, on the state of all."""
+    rows, below = list[dict[int, int]](), list[int]()
+    for each, place in maps:
+        for row in each.rows:
+            moved: dict[int, int] = {}
+            for column, value in row.items():
+                at = ONE if column == ONE else place[column]
+                moved[at] = moved.get(at, 0) + value
+            rows.append(moved)
+        below += each.below
+    return Affine(rows, below)
+
+
+def _roundings(
+    networks: list[Network], places: list[list[int]], groups: list[list[tuple[int, int]]]
+) -> tuple[Rounded, ...] | None:
+    """Each run rounds on its own, in whatever order. Of tied inputs the sizes are summed, as the
+    terms are that they belong to: what cancels in the map does not cancel in a sum."""
+    each = [network.roundings for network in networks if network.roundings is not None]
+    if len(each) < len(networks):
+        return None
+    found = []
+    for group in groups:
+        some = [each[n][k] for n, k in group]
+        counts = (np.concatenate([getattr(r, name) for r in some]) for name in ("count", "sums"))
+        size = _beside([(each[n][k].size, places[n]) for n, k in group])
+        found.append(Rounded(size, *counts))
+    return tuple(found)

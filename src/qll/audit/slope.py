@@ -6,7 +6,9 @@ runs are active and 0 where neither is. With dz in [l, u] and any float B
 
     c da >= B dz + min over s of {least, most slope} and over e of {l, u} of (c s - B) e,
 
-because ``(c s - B) dz`` is linear in s and in dz. So a row of differences is taken back through the
+because ``(c s - B) dz`` is linear in s and in dz. Another activation has a slope between the least
+and the largest derivative on all that both runs reach; one without turns that rises somewhere has
+none below 0. So a row of differences is taken back through the
 layers to ``q . dx + rest``, least at an end of each dx.
 
 **Steps.** All of this is homogeneous: for ``dx = t v`` with t > 0 everything is t times what it is
@@ -17,9 +19,10 @@ along which it has steps, is >= 0 for every step, however short, and at none it 
 **The error** is that of `qll.audit.bounds`: a coefficient that a product ``c W`` gives is off by at
 most ``2 g |c| |W|``, weights and sums together, which moves the result by U times that, U being the
 size of what it multiplies; the rests and the last sum err by g times their sizes. All of it is
-counted, and g is 16 times too large. Where a coefficient is beyond its error of one sign, and the
-difference it multiplies of the same, nothing is relaxed but to 0, and no error counts: so what is
-flat is shown not to fall, exactly. What may underflow counts 2^-500.
+counted, and g is 16 times too large. Slopes of ReLUs multiply exactly; of a product with another
+slope s, ``g |c s| U`` counts once more. Where a coefficient is beyond its error of one sign, and
+the difference it multiplies of the same, nothing is relaxed but to 0, and no error counts: so what
+is flat is shown not to fall, exactly. What may underflow counts 2^-500.
 """
 
 from __future__ import annotations
@@ -40,8 +43,10 @@ class Slopes:
     """``network`` is that of one run; ``g`` as in `qll.audit.bounds`."""
 
     def __init__(self, network: Network, g: float) -> None:
-        require(all(bent is None for bent in network.curves), "slopes of another activation")
+        fine = all(bent is None or bent.has_slopes for bent in network.curves)
+        require(fine, "slopes of another activation")
         self.layers, self.widths, self.g = network.floats, network.widths, g
+        self.curves = network.curves
 
     def lower(self, ends: Any, first: Array, last: Array, row: Array, direct: Array) -> float:
         """Below ``row . dy + direct . dx`` for dx from ``first`` to ``last``; ``ends`` are low and
@@ -51,9 +56,7 @@ class Slopes:
         require(reach[0].max(initial=0.0) < 2.0**100, "a step that is too large")
         known: list[Any] = [(first, last, np.ones_like(first), np.ones_like(first))]
         for k, sides in enumerate(ends, start=1):
-            (low, high), (low2, high2) = sides
-            least = np.where((low >= 0) & (low2 >= 0), 1.0, 0.0)
-            most = np.where((high <= 0) & (high2 <= 0), 0.0, 1.0)
+            least, most = _slopes(self.curves[k - 1], *sides)
             eye = np.eye(self.widths[k])
             none = np.zeros((2 * len(eye), self.widths[0]))
             found = self._back(k, np.concatenate([eye, -eye]), none, known, reach)
@@ -61,7 +64,8 @@ class Slopes:
             require(bool(np.isfinite(found).all()), "differences that are too large")
             known.append((below, above, least, most))
             size = np.maximum(np.abs(below), np.abs(above))
-            reach.append(np.where((most == 0) | (size == 0), 0.0, np.maximum(size, LEAST)))
+            none = (least == 0) & (most == 0)
+            reach.append(np.where(none | (size == 0), 0.0, np.maximum(size, LEAST)))
         found = self._back(len(self.layers), row[None], direct[None], known, reach)
         return float(found[0])
 
@@ -81,8 +85,12 @@ class Slopes:
                 zero = ((low >= 0) & (a > error)) | ((high <= 0) & (a < -error))
                 # Passed on as it is, whatever it is exactly: so is its error.
                 same = ((low >= 0) & (a < -error)) | ((high <= 0) & (a > error)) | (least == most)
-                zero, same = zero & (c == 0) & (least != most), same & (c == a)
+                zero = zero & (c == 0) & (least >= 0) & (least != most)
+                same = same & (c == a)
                 charged, carried = np.where(zero | same, 0.0, error), np.where(same, error, 0.0)
+                if self.curves[k - 1] is not None:  # products with slopes are rounded
+                    steep = np.maximum(np.abs(least), np.abs(most))
+                    charged = charged * np.maximum(steep, 1.0) + g * np.abs(a) * steep
                 value = value + rest.sum(1)
                 slack = slack + g * np.abs(rest).sum(1) + (charged * reach[k]).sum(1)
             for source, weight, size in self.layers[k - 1][0]:
@@ -98,14 +106,24 @@ class Slopes:
         return np.asarray(np.where(slack == 0, value, found))
 
 
+def _slopes(bent: Any, first: Any, second: Any) -> tuple[Array, Array]:
+    """Ends of the slopes between a value of one run and one of the other."""
+    (low, high), (low2, high2) = first, second
+    if bent is not None:
+        ends: tuple[Array, Array] = bent.between(np.minimum(low, low2), np.maximum(high, high2))
+        return ends
+    least = np.where((low >= 0) & (low2 >= 0), 1.0, 0.0)
+    return least, np.where((high <= 0) & (high2 <= 0), 0.0, 1.0)
+
+
 def _relaxed(c: Array, low: Array, high: Array, least: Array, most: Array) -> tuple[Array, Array]:
     """B and the rest of ``c da >= B dz + rest``."""
     low, high = np.minimum(low, high), np.maximum(low, high)
     mixed = (low < 0) & (high > 0)
     wide = np.where(mixed, high - low, 1.0)
-    # Slopes of the lines below min(0, dz) and above max(0, dz), between the ends.
-    below = np.where(mixed, -low / wide, np.where(low >= 0, 0.0, 1.0))
-    above = np.where(mixed, high / wide, np.where(low >= 0, 1.0, 0.0))
+    # Slopes of the lines below and above all ``s dz``, between the ends.
+    below = np.where(mixed, (least * high - most * low) / wide, np.where(low >= 0, least, most))
+    above = np.where(mixed, (most * high - least * low) / wide, np.where(low >= 0, most, least))
     fixed = least == most
     b = c * np.where(fixed, most, np.where(c > 0, below, above))
     corners = [(c * s - b) * e for s in (least, most) for e in (low, high)]
@@ -119,8 +137,11 @@ class Pair:
     network: Network
     home: tuple[int, ...]
 
-    def refute(self, goal: Any, box: tuple[Array, Array], weight: Array, bounder: Any) -> None:
-        """No point of the box gives the combination a value > 0, nor 0 if that would violate."""
+    def refute(
+        self, goal: Any, box: tuple[Array, Array], weight: Array, bounder: Any, errors: Any = None
+    ) -> None:
+        """No point of the box gives the combination a value > 0, nor 0 if that would violate; with
+        ``errors`` (`qll.audit.float32`) in no float32 evaluation of either run."""
         inputs, outputs = self.network.widths[0], self.network.widths[-1]
         p, d, constant = _combined(goal, weight)
         rise = [p.get(outputs + k, Fraction(0)) for k in range(outputs)]
@@ -134,7 +155,7 @@ class Pair:
                 left[at] = left.get(at, Fraction(0)) - sign * share
         require(fine and not any(left.values()), "a combination that is no difference")
         strict = bool(weight[: len(weight) - goal.required].max(initial=0.0) > 0)
-        strict = strict and not goal.tie_violates
+        strict = strict and not goal.tie_violates and errors is None
         first, last, box = self._steps(goal, box, moving)
         filled = (first <= last).all() and (box[0] <= box[1]).all()
         require(bool(filled), "differences without a value")
@@ -142,7 +163,11 @@ class Pair:
         runs = self._runs(area.low[0, 0], area.high[0, 0])
         slopes, row = Slopes(self.network, bounder.g), -np.array([float(v) for v in rise])
         value = slopes.lower(runs, first, last, row, -step)
-        proved = np.isfinite(value) and Fraction(value) > constant
+        away = 0.0
+        if errors is not None:
+            radii = errors.radii(box, (area.low[0, 0], area.high[0, 0]), goal.outputs)
+            away = float(weight @ radii) * (1 + 2.0**-40)
+        proved = np.isfinite(value - away) and Fraction(value) - Fraction(away) > constant
         if not proved and strict and constant <= 0:
             ways = _directions(first, last, moving)
             proved = all(slopes.lower(runs, a, b, row, -step) >= 0 for a, b in ways)

@@ -42,6 +42,8 @@ class Statement:
         lines = [f"network: sha256 {header.network}"]
         if self.input_shape is not None:
             lines[0] += f", inputs {self.input_shape}, outputs {self.outputs}"
+        if header.against is not None:
+            lines.append(f"network of x2: sha256 {header.against}")
         if header.mean is None or header.std is None:
             lines.append("normalisation: none")
         else:

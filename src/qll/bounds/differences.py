@@ -1,4 +1,4 @@
-"""Bounds of the difference of two runs of one ReLU network over batches of boxes.
+"""Bounds of the difference of two runs of one network over batches of boxes.
 
 Second run less first, ``dz_k = sum_j W_kj da_j``: biases cancel, and what both runs share. Between
 two points a ReLU has a slope in [0, 1], ``da = s dz``, which is 1 where both runs are active and 0
@@ -6,11 +6,17 @@ where neither is; otherwise ``da`` lies between 0 and dz, and the lines below an
 chords (Paulsen, Wang, Wang: ReluDiff, 2020; and their NeuroDiff). A row of differences is taken
 back to the input with these lines, as in CROWN.
 
+Another activation has, between two points, a slope between the least and the largest derivative on
+what both runs reach. Sums of branches are exact; a maximum (of a pool, say) is ``a + relu(b - a)``,
+and its difference that of the ReLU. Exact are differences where each activation is linear on what
+both runs reach: a ReLU or a LeakyReLU on one side of 0, a clipped value within its ends.
+
 All of it is homogeneous in the step: bounds for a *direction* of the step hold for its multiples,
 so that a difference that is >= 0 for all directions is so for steps of any length.
 
 Rounding is counted as in `qll.bounds.rounding`: a product of rows with a folded matrix errs by the
 unit there times ``|row| |W| U``, where ``|W|`` is the product of absolute values before the fold.
+Slopes of ReLUs are 0 and 1, which multiply exactly; those of others round.
 """
 
 from __future__ import annotations
@@ -19,20 +25,28 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from qll.bounds.rounding import FACTOR, UNIT, Rounding
+from qll.late import late
+from qll.networks.activations import RELU, Activation
 from qll.networks.fold import fold
 from qll.networks.matrices import Array, absolute
 from qll.networks.network import Network
 from qll.networks.program import Activate, Program
 
+if TYPE_CHECKING:
+    import torch
+else:
+    torch = late("torch")
+
 # What may underflow counts so much, and what differs at all is taken to be no smaller.
 TINY, LEAST = 2.0**-500, 2.0**-400
 MOST_ENTRIES = 1 << 22
 ROOM = 1e-6  # for the rounding of errors themselves
+ERROR = 2.0**-38  # of a derivative, far more than torch's functions lose: as much as the checker's
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,15 +76,14 @@ class Differences:
         reach = [_size(first, last)]
         known: list[Any] = [(first, last, None, None)]
         for k in range(len(self.form.layers) - 1):
-            both = (runs.low[k] >= 0) & (runs.low2[k] >= 0)
-            none = (runs.high[k] <= 0) & (runs.high2[k] <= 0)
-            least, most = both.astype(np.float64), (~none).astype(np.float64)
+            ends = runs.low[k], runs.high[k], runs.low2[k], runs.high2[k]
+            least, most = _slopes(self.form.layers[k].activation, *ends)
             eye = np.eye(self.form.layers[k].width)
             zero = np.zeros((2 * len(eye), first.shape[1]))
             found = self._back(k + 1, np.concatenate([eye, -eye]), zero, known, reach)
             below, above = found[:, : len(eye)], -found[:, len(eye) :]
             known.append((below, above, least, most))
-            reach.append(np.where(none, 0.0, _size(below, above)))
+            reach.append(np.where((least == 0) & (most == 0), 0.0, _size(below, above)))
         found = self._back(len(self.form.layers), rows, direct, known, reach)
         blame = np.zeros_like(first)
         for k, influence in enumerate(self.influence, start=1):
@@ -119,8 +132,12 @@ class Differences:
                 zero = ((low >= 0) & (a > error)) | ((high <= 0) & (a < -error))
                 # Passed on as it is, whatever it is exactly: so is its error.
                 same = ((low >= 0) & (a < -error)) | ((high <= 0) & (a > error)) | (least == most)
-                zero, same = zero & (c == 0) & (least != most), same & (c == a)
+                zero = zero & (c == 0) & (least >= 0) & (least != most)
+                same = same & (c == a)
                 charged, carried = np.where(zero | same, 0.0, error), np.where(same, error, 0.0)
+                steep = np.maximum(np.abs(least), np.abs(most))
+                if self.form.layers[k - 1].activation != RELU:  # products with slopes are rounded
+                    charged = charged * np.maximum(steep, 1.0) + self.unit * np.abs(a) * steep
                 value = value + rest.sum(axis=2)
                 slack = slack + self.unit * np.abs(rest).sum(axis=2)
                 slack = slack + (charged * reach[k][:, None]).sum(axis=2)
@@ -140,9 +157,27 @@ class Differences:
 
 
 def fits(network: Network) -> bool:
-    """Whether the matrices are small enough to be held with their zeros."""
-    widths = network.relu_form.widths
-    return sum(a * b for a, b in pairwise(widths)) <= MOST_ENTRIES
+    """Whether the matrices are small enough to be held with their zeros, and all slopes known."""
+    form = network.relu_form
+    known = all(layer.activation.piecewise_linear or layer.activation.rising
+                for layer in form.layers[:-1])  # fmt: skip
+    return known and sum(a * b for a, b in pairwise(form.widths)) <= MOST_ENTRIES
+
+
+def _slopes(
+    activation: Activation, low: Array, high: Array, low2: Array, high2: Array
+) -> tuple[Array, Array]:
+    """Ends of the slopes between a value of the first run and one of the second."""
+    if activation == RELU:
+        both, none = (low >= 0) & (low2 >= 0), (high <= 0) & (high2 <= 0)
+        return both.astype(np.float64), (~none).astype(np.float64)
+    first, last = np.minimum(low, low2), np.maximum(high, high2)
+    ends = (torch.from_numpy(np.ascontiguousarray(end)) for end in (first, last))
+    least, most = (side.numpy() for side in activation.slopes(*ends))
+    if activation.piecewise_linear:
+        return least, most
+    error = ERROR * (1.0 + np.maximum(np.abs(first), np.abs(last)) + np.abs(most))
+    return np.maximum(least - error, 0.0), most + error  # they rise
 
 
 def _dense(terms: Any) -> list[tuple[int, Array]]:
@@ -159,8 +194,9 @@ def _relaxed(c: Array, low: Array, high: Array, least: Array, most: Array) -> tu
     low, high = np.minimum(low, high), np.maximum(low, high)
     mixed = (low < 0) & (high > 0)
     wide = np.where(mixed, high - low, 1.0)
-    below = np.where(mixed, -low / wide, np.where(low >= 0, 0.0, 1.0))
-    above = np.where(mixed, high / wide, np.where(low >= 0, 1.0, 0.0))
+    # Slopes of the lines below and above all ``s dz``, between the ends.
+    below = np.where(mixed, (least * high - most * low) / wide, np.where(low >= 0, least, most))
+    above = np.where(mixed, (most * high - least * low) / wide, np.where(low >= 0, most, least))
     fixed = least == most
     b = c * np.where(fixed, most, np.where(c > 0, below, above))
     corners = [(c * s - b) * end for s in (least, most) for end in (low, high)]

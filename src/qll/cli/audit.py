@@ -31,6 +31,9 @@ def audit(
     network: Annotated[
         Path | None, typer.Option(help="The ONNX file that the verdicts must be about.")
     ] = None,
+    against: Annotated[
+        Path | None, typer.Option(help="The network of x2, where it is another one.")
+    ] = None,
     out: Annotated[Path | None, typer.Option("--json", help="Write the answers here.")] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="Show only what fails.")] = False,
 ) -> None:
@@ -43,7 +46,7 @@ def audit(
     from qll.audit.statement import plain
     from qll.files import write_json
 
-    paths, given = _certificates(folder), _network(network)
+    paths, given = _certificates(folder), (_network(network), _network(against, "--against"))
     expected = None if claim is None else read_claim(claim)
     typer.echo(MEANING if expected is not None else f"{MEANING}\n{OWN}")
     rows, said, found = list[dict[str, Any]](), set[str](), set[int]()
@@ -94,7 +97,7 @@ def _certificates(folder: Path) -> list[Path]:
     return paths
 
 
-def _network(path: Path | None) -> bytes | None:
+def _network(path: Path | None, option: str = "--network") -> bytes | None:
     from qll.audit.onnx_file import network_bytes
     from qll.errors import InputError
 
@@ -105,12 +108,12 @@ def _network(path: Path | None) -> bytes | None:
             f"the network {path} cannot be read",
             expected="an ONNX file",
             found=str(error.strerror or error),
-            fix="check the path given to --network",
+            fix=f"check the path given to {option}",
         ) from error
 
 
 def _check(
-    folder: Path, path: Path, given: bytes | None, expected: Expected | None
+    folder: Path, path: Path, given: tuple[bytes | None, bytes | None], expected: Expected | None
 ) -> tuple[Answer, int | None]:
     """The answer, and which point of the claim is thereby confirmed."""
     from qll.audit import Answer, audit
@@ -120,11 +123,14 @@ def _check(
     try:
         data = path.read_bytes()
         # A hash is a plain name: a certificate cannot point outside its folder.
-        beside = folder / f"{unpack(data)[0].network}.onnx"
-        stored = beside.read_bytes() if given is None else given
+        header, _ = unpack(data)
+        stored, against = (
+            bytes_ if bytes_ is not None or sha is None else (folder / f"{sha}.onnx").read_bytes()
+            for bytes_, sha in zip(given, (header.network, header.against), strict=True)
+        )
     except (NotConfirmed, OSError) as error:
         return Answer("unknown", False, str(error)), None
-    answer = audit(data, stored, expected)
+    answer = audit(data, stored or b"", expected, against=against)
     if expected is None or answer.claim is None or not answer.confirmed:
         return answer, None
     return answer, expected.compare(answer.claim)

@@ -1,8 +1,8 @@
 """A network at two points at once, or of fewer variables than it has inputs: one network again.
 
 Its input are the variables; every entry of x (and of x2) is one of them. The steps of the two runs
-stand side by side, so that a chain of layers stays one. Two networks of different structure are put
-one after the other instead.
+stand side by side, so that a chain of layers stays one. Two networks of different structure take
+turns instead, activation by activation, so that neurons stand in the same order either way.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Joint:
                 steps.append(_beside([p.steps[number] for p in programs], start))
                 widths.append(sum(p.widths[number + 1] for p in programs))
         else:
-            _after(programs, steps, widths)
+            _in_turns(programs, steps, widths)
         return Program((self.variables,), tuple(widths), tuple(steps))
 
     @cached_property
@@ -128,9 +128,10 @@ def _beside(steps: Sequence[Any], start: int) -> Step:
     return AffineMap(terms, np.concatenate([step.bias for step in steps]), divisor)
 
 
-def _after(programs: Sequence[Program], steps: list[Step], widths: list[int]) -> None:
-    """One network's steps after the other's, then their outputs together."""
-    start, ends, entries = 0, [], len(steps)
+def _in_turns(programs: Sequence[Program], steps: list[Step], widths: list[int]) -> None:
+    """Each network's steps up to its next activation, in turns, then their outputs together."""
+    start, entries = 0, len(steps)
+    places: list[list[int]] = []  # of each network's values
     for program in programs:
         size, count = program.widths[0], widths[entries]
         rows = sparse().csr_matrix(
@@ -138,23 +139,29 @@ def _after(programs: Sequence[Program], steps: list[Step], widths: list[int]) ->
         )
         steps.append(AffineMap(((entries, _stored(rows)),), np.zeros(size)))
         widths.append(size)
+        places.append([len(steps)])
         start += size
-        base = len(steps)  # value of this network's input
-        for step in program.steps:
-            if isinstance(step, Activate):
-                steps.append(Activate(step.source + base, step.function))
-            else:
-                terms = tuple((source + base, matrix) for source, matrix in step.terms)
-                steps.append(AffineMap(terms, step.bias, step.divisor))
-        widths += program.widths[1:]
-        ends.append(len(steps))
+    left = [list(program.steps) for program in programs]
+    while any(left):
+        for program, mine, place in zip(programs, left, places, strict=True):
+            while mine:
+                step = mine.pop(0)
+                widths.append(program.widths[len(place)])
+                if isinstance(step, Activate):
+                    steps.append(Activate(place[step.source], step.function))
+                else:
+                    terms = tuple((place[source], matrix) for source, matrix in step.terms)
+                    steps.append(AffineMap(terms, step.bias, step.divisor))
+                place.append(len(steps))
+                if isinstance(step, Activate):
+                    break
     sizes = [program.widths[-1] for program in programs]
     total, at, terms_ = sum(sizes), 0, []
-    for end, size in zip(ends, sizes, strict=True):
+    for place, size in zip(places, sizes, strict=True):
         rows = sparse().csr_matrix(
             (np.ones(size), (np.arange(at, at + size), np.arange(size))), shape=(total, size)
         )
-        terms_.append((end, _stored(rows)))
+        terms_.append((place[-1], _stored(rows)))
         at += size
     steps.append(AffineMap(tuple(terms_), np.zeros(total)))
     widths.append(total)

@@ -36,6 +36,7 @@ from qll.verify.given import (
     check_alike,
     content_hash,
     needs_data,
+    network_of_x2,
     no_labels,
     outputs_at,
     patterns,
@@ -52,7 +53,7 @@ from qll.workers import Lost, Workers
 _CHUNK = 16
 
 # What a problem computes on first use and another one about the same network may take over.
-_READINGS = ("handle", "prop", "_text", "_products", "reading", "_unasked")
+_READINGS = ("handle", "other", "prop", "_text", "_products", "reading", "_unasked")
 
 OnVerdict = Callable[[int, Verdict], None]
 
@@ -107,6 +108,7 @@ class Problem:
             mean, std = (plain(v, handle.input_shape) for v in handle.normalisation)
         if x is None:
             points = np.zeros((1, *handle.input_shape))
+        options["against"] = network_of_x2(prop, handle, options.get("against"))
         if points.ndim < 2 or int(np.prod(points.shape[1:])) != handle.input_size:
             raise InputError(
                 "the data points do not fit the network",
@@ -232,12 +234,15 @@ class Problem:
             rounds=asked.rounds,
         )
 
+    @cached_property
+    def other(self) -> Network | None:
+        """The network of x2, where it is another one."""
+        if self.against is None:
+            return None
+        return check_alike(self.handle, load_network(self.against, mean=self.mean, std=self.std))
+
     def _runs(self, points: int) -> list[Network]:
-        networks = [self.handle] * points
-        if self.against is not None and points == 2:
-            networks[1] = load_network(self.against, mean=self.mean, std=self.std)
-            check_alike(*networks)
-        return networks
+        return [self.handle, self.other or self.handle][:points]
 
     def decide(self, indices: Sequence[int]) -> list[Verdict]:
         """Together, since they share the network and the attack; if memory does not suffice, one by
@@ -300,7 +305,7 @@ class Problem:
         # Checking is paid by all of them as well.
         end = clock.now() + sum(max(0.0, self.timeout - v.seconds) for v in verdicts)
         if self._told and any(verdict.decided for verdict in verdicts):
-            evidence.obstacle(self.handle, self.arithmetic)  # the checker reads the network, once
+            evidence.obstacles(self._networks, self.arithmetic)  # the checker reads them, once
             end = clock.now() + self.timeout * count  # what was asked for has as much time again
         for i, query, verdict in zip(indices, queries, verdicts, strict=True):
             named = replace(verdict, notes=(*verdict.notes, *notes)) if notes else verdict
@@ -322,14 +327,18 @@ class Problem:
         """Why the checker is not asked of its own accord."""
         if not BACKENDS[self.backend].keeps_proofs:
             return f"the backend {self.backend} keeps no proofs"
-        return evidence.beyond(self.handle) or evidence.obstacle(self.handle, self.arithmetic)
+        return evidence.unasked(self._networks, self.arithmetic)
+
+    @property
+    def _networks(self) -> list[Network]:
+        return [self.handle] if self.other is None else [self.handle, self.other]
 
     def write_claim(self) -> None:
         """What is asked, into the folder of the certificates."""
         if self.certificates is not None:
             write_claim(
                 self.certificates, self.prop, self.handle, self.points,
-                labels=self.labels, arithmetic=self.arithmetic,
+                labels=self.labels, arithmetic=self.arithmetic, against=self.other,
             )  # fmt: skip
 
     def _finish(self, index: int, query: Query, verdict: Verdict, end: float) -> Verdict:
@@ -353,7 +362,8 @@ class Problem:
         name = ""
         if self.certificates is not None:
             number = f"{self.number(index):05d}"
-            name = certificate.write(self.certificates, number, data, self.network).name
+            networks = (network.source for network in self._networks)
+            name = certificate.write(self.certificates, number, data, *networks).name
         return replace(confirmed, certificate=name)
 
 

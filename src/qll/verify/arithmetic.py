@@ -55,8 +55,12 @@ def float32_of(network: Any) -> Float32:
 
 
 def _refuse(network: Any) -> None:
+    if type(network) is Joint:  # entries are copied from variables, which rounds nothing
+        for single in dict.fromkeys(network.networks):
+            _refuse(single)
+        return
     if isinstance(network, Joint):
-        what = "a rule that ties inputs, binds x2 or moves inputs by a map"
+        what = "a rule that moves inputs by a map"
         raise _refusal(what, "it is proved in real numbers only")
     for layer in network.relu_form.layers[:-1]:
         if not layer.activation.piecewise_linear:

@@ -47,7 +47,8 @@ def certify(
     A ``verified`` verdict needs the proof that `Budget(proofs=True)` keeps. Without a ``subject``
     the claim is about the query's own box and ground formula.
     """
-    network = _network(query).source
+    own, other = _networks(query)
+    network, against = own.source, None if other is None else other.source
     subject = explicit(query) if subject is None else subject
     header = _header(query, verdict, subject)
     if verdict.status is Status.FALSIFIED:
@@ -55,7 +56,7 @@ def certify(
         if isinstance(query.network, Joint) and witness is not None:
             witness = query.network.stored(witness)
         data = pack(header, {"x0": subject.x0, "witness": witness})
-        return data, audit(data, network, stop=stop)
+        return data, audit(data, network, against=against, stop=stop)
     cases = query.cases
     proofs = verdict.proof.parts if isinstance(verdict.proof, ByCases) else (
         (cases[0] if len(cases) == 1 else query, verdict.proof),
@@ -68,7 +69,7 @@ def certify(
             end = f".{number}" if number else ""
             arrays |= {name + end: v for name, v in writer.arrays(precision).items()}
         data = pack(replace(header, precision=precision), arrays)
-        answer = audit(data, network, stop=stop)
+        answer = audit(data, network, against=against, stop=stop)
         if answer.confirmed or answer.beyond:
             break
     return data, answer
@@ -127,21 +128,23 @@ def confirm(
     )  # fmt: skip
 
 
-def write(folder: Path, name: str, data: bytes, network: bytes) -> Path:
-    """Store a certificate and, once, its network; complete or not at all."""
-    stored, path = folder / f"{digest(network)}.onnx", folder / f"{name}{SUFFIX}"
+def write(folder: Path, name: str, data: bytes, *networks: bytes) -> Path:
+    """Store a certificate and, once, its networks; complete or not at all."""
+    path = folder / f"{name}{SUFFIX}"
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise write_error(folder, error) from error
-    if not stored.exists():
-        write_atomically(stored, network)
+    for network in networks:
+        stored = folder / f"{digest(network)}.onnx"
+        if not stored.exists():
+            write_atomically(stored, network)
     write_atomically(path, data)
     return path
 
 
 def _header(query: Query, verdict: Verdict, subject: Subject) -> Header:
-    network = _network(query)
+    network, other = _networks(query)
     mean, std = (None, None) if network.normalisation is None else network.normalisation
     shape = Shape(network.output_size, tuple(network.input_shape))
     asked = question(subject.text, subject.labels, shape)
@@ -159,6 +162,7 @@ def _header(query: Query, verdict: Verdict, subject: Subject) -> Header:
         region=digest(*(side.tobytes() for q in query.cases for side in (q.lower, q.upper))),
         precision=PRECISIONS[0],
         member=_member(query),
+        against=None if other is None else other.sha256,
     )
 
 
@@ -174,11 +178,11 @@ def _member(query: Query) -> tuple[str, ...] | None:
     return None
 
 
-def _network(query: Query) -> Any:
-    """The user's own, of which the checker makes the product itself."""
+def _networks(query: Query) -> tuple[Any, Any]:
+    """The user's own, of which the checker makes the product itself: that of x, and that of x2 if
+    it is another one."""
     network: Any = query.network
     if not isinstance(network, Joint):
-        return network
-    if any(other.sha256 != network.networks[0].sha256 for other in network.networks):
-        raise Unwritable("certificates are about one network")
-    return network.networks[0]
+        return network, None
+    first, *rest = network.networks
+    return first, next((other for other in rest if other.sha256 != first.sha256), None)

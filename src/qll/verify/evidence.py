@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -41,6 +42,17 @@ def obstacle(network: Any, arithmetic: str | None = None) -> str | None:
         layer = _layer(network.source)
         return str(error) if layer is None else f"{error} ({layer})"
     return None
+
+
+def obstacles(networks: Sequence[Any], arithmetic: str | None) -> list[str]:
+    """Those of each network."""
+    return [said for each in networks if (said := obstacle(each, arithmetic)) is not None]
+
+
+def unasked(networks: Sequence[Any], arithmetic: str | None) -> str | None:
+    """Why the checker is not asked of its own accord about these networks."""
+    large = [said for each in networks if (said := beyond(each)) is not None]
+    return next(iter(large or obstacles(networks, arithmetic)), None)
 
 
 def _layer(source: bytes) -> str | None:

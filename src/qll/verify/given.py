@@ -60,7 +60,21 @@ def needs_data(prop: Property) -> InputError:
     )
 
 
-def check_alike(network: Network, other: Network) -> None:
+def network_of_x2(prop: Property, network: Network, other: bytes | None) -> bytes | None:
+    """None if it is that of x; a rule of one point has none."""
+    if other is None or other == network.source:
+        return None
+    if all(binder.point != "x2" for binder in prop.binders):
+        raise InputError(
+            f"property '{prop.name}' is about one point, and two networks are given",
+            expected="a rule over x and x2, the input of the second network",
+            found="a rule over x alone",
+            fix="write 'forall x in ..., x2 in ... and x2 == x: ...', or leave out --against",
+        )
+    return other
+
+
+def check_alike(network: Network, other: Network) -> Network:
     sizes = [(n.input_size, n.output_size) for n in (network, other)]
     if sizes[0] != sizes[1]:
         raise InputError(
@@ -69,6 +83,7 @@ def check_alike(network: Network, other: Network) -> None:
             found=f"{sizes[1][0]} and {sizes[1][1]}",
             fix="compare networks of the same inputs and outputs",
         )
+    return other
 
 
 def no_labels() -> InputError:

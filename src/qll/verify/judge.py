@@ -106,14 +106,14 @@ def _judge_float32(query: Query, point: Array, low: Array, high: Array, final: b
 
 def _replays(query: Query, point: Array) -> list[Array]:
     """The outputs in several orders of summation, where the program holds the file's operators."""
-    program, graph = (getattr(query.network, name, None) for name in ("program", "graph"))
-    source = getattr(query.network, "source", None)
-    if program is None or graph is None or source is None:
+    program = getattr(query.network, "program", None)
+    runs = getattr(query.network, "networks", (query.network,))  # one for each point
+    if program is None or any(getattr(run, "graph", None) is None for run in runs):
         return []
     import onnx
 
-    kinds = {node.op_type for node in onnx.ModelProto.FromString(source).graph.node}
-    if kinds & RESTATED:
+    models = [onnx.ModelProto.FromString(run.source) for run in runs]
+    if {node.op_type for model in models for node in model.graph.node} & RESTATED:
         return []
     if query.network not in _known:
         _known[query.network] = Replay(program)

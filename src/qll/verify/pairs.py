@@ -2,7 +2,8 @@
 
 A leaf ``p . (y2 - y) + q . (x2 - x) + k > 0`` is closed on a box where bounds of the difference
 (`qll.bounds.differences`) say so; with ``k <= 0`` also where the difference is never positive in
-any direction of the step, which shows it for steps of every length, down to none.
+any direction of the step, which shows it for steps of every length, down to none. In float32 it is
+closed where the difference says so by more than the rounding of both runs.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,6 +21,7 @@ from qll.bounds.rounding import Sizes
 from qll.formula.hard import Affine, affine
 from qll.late import late
 from qll.networks.joint import Joint
+from qll.verify.arithmetic import float32_of
 from qll.verify.condition import Array, obligations
 from qll.verify.query import Query
 
@@ -85,9 +88,7 @@ def _is_pair(query: Query) -> bool:
         type(network) is Joint  # not behind a map: entries are variables
         and network.points == 2
         and network.networks[0] is network.networks[1]
-        and query.form.is_relu
         and fits(network.networks[0])
-        and not query.in_float32
     )
 
 
@@ -127,7 +128,9 @@ class Pair:
         self.second = np.array(network.home[inputs:])
         self.moving = self.first != self.second
         self.least, self.most = _said(query._folded.constraints, self.first, self.second)
-        self.strict = not query.tie_violates
+        # In float32 two evaluations at one point may differ: a step of length 0 says nothing.
+        self.strict = not query.tie_violates and not query.in_float32
+        self.float32 = float32_of(network) if query.in_float32 else None
 
     @classmethod
     def of(
@@ -157,7 +160,8 @@ class Pair:
         # A constraint excludes the box: CROWN sees to that.
         outside = (first > last).any(axis=1) | (inner > outer).any(axis=1)
         first, outer = np.minimum(first, last), np.maximum(inner, outer)
-        runs = self._runs(*self.ends(inner, outer))
+        ends = self.ends(inner, outer)
+        runs = self._runs(*ends)
         # Where x2 follows from x, splitting it alone changes nothing.
         own = (outer - inner) >= (upper - lower)
         done = np.zeros((len(lower), len(self.leaves)), dtype=bool)
@@ -168,7 +172,8 @@ class Pair:
             rows, direct = -leaf.rise[None], -leaf.step[None]
             value, due = self.bounds.lower(runs, first, last, rows, direct)
             room = ROOM * (1.0 + abs(leaf.constant))
-            good = value[:, 0] > leaf.constant + room
+            error = self._error(leaf, inner, outer, ends)
+            good = value[:, 0] > leaf.constant + room + error
             if self.strict and leaf.constant <= 0 and not good.all():
                 good |= self._any_length(runs, first, last, rows, direct)
             done[:, number] = good & ~outside
@@ -191,6 +196,15 @@ class Pair:
                 lower[:, one] = np.maximum(lower[:, one], lower[:, other] + least - hair)
                 upper[:, one] = np.minimum(upper[:, one], upper[:, other] + most + hair)
         return lower, upper
+
+    def _error(self, leaf: Leaf, lower: Array, upper: Array, ends: tuple[Array, Array]) -> Any:
+        """(N,) how far float32 may move the leaf, each run in an order of its own."""
+        if self.float32 is None:
+            return 0.0
+        places = np.cumsum([0, *(2 * layer.width for layer in self.single.relu_form.layers[:-1])])
+        low, high = ([side[:, a:b] for a, b in pairwise(places.tolist())] for side in ends)
+        rows = np.concatenate([-leaf.rise, leaf.rise])[None]
+        return self.float32.radii(lower, upper, low, high, rows)[:, 0] * (1 + ROOM)
 
     def _any_length(self, runs: Runs, first: Array, last: Array, rows: Array, direct: Array) -> Any:
         """Whether the difference is never positive in any direction of the step: along every axis,

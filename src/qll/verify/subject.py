@@ -85,6 +85,7 @@ def write_claim(
     *,
     labels: Sequence[Sequence[int]] | None,
     arithmetic: str | None,
+    against: Network | None = None,
 ) -> Path:
     """What was asked, beside the certificates: a start for a claim of one's own."""
     subject = Subject.of(prop, points[:1])
@@ -94,6 +95,7 @@ def write_claim(
         "# you rely on it, see that it says what you want to be proved, and of your own files.",
         _toml(subject.text),
         f'network = "sha256:{network.sha256}"',
+        *([] if against is None else [f'against = "sha256:{against.sha256}"']),
         'points = "points.npy"',
     ]
     if labels is not None:
