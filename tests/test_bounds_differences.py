@@ -39,8 +39,8 @@ def chain(bent: nn.Module) -> nn.Module:
 
 KINDS: dict[str, Any] = {
     "relu": lambda: chain(nn.ReLU()),
-    "leaky": lambda: chain(nn.LeakyReLU(0.2)),
-    "falling": lambda: chain(nn.LeakyReLU(-0.3)),
+    "leaky": lambda: chain(nn.LeakyReLU(0.25)),
+    "falling": lambda: chain(nn.LeakyReLU(-0.5)),
     "clip": lambda: chain(nn.Hardtanh()),
     "sigmoid": lambda: chain(nn.Sigmoid()),
     "tanh": lambda: chain(nn.Tanh()),
