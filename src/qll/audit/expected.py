@@ -69,8 +69,8 @@ class Expected:
         if self.network != header.network:
             found.append(f"the network is {header.network}, not {self.network}")
         if self.against != header.against:
-            theirs, mine = (sha or "that of x" for sha in (header.against, self.against))
-            found.append(f"the network of x2 is {theirs}, not {mine}")
+            names = [sha or "that of x" for sha in (header.against, self.against)]
+            found.append(f"the network of x2 is {names[0]}, not {names[1]}")
         if self.tie_violates != header.tie_violates:
             found.append(f"a tie {TIES[header.tie_violates]}")
         if self.arithmetic != header.arithmetic:

@@ -107,7 +107,8 @@ def _judge_float32(query: Query, point: Array, low: Array, high: Array, final: b
 def _replays(query: Query, point: Array) -> list[Array]:
     """The outputs in several orders of summation, where the program holds the file's operators."""
     program = getattr(query.network, "program", None)
-    runs = getattr(query.network, "networks", (query.network,))  # one for each point
+    network: Any = query.network
+    runs = getattr(network, "networks", (network,))  # one for each point
     if program is None or any(getattr(run, "graph", None) is None for run in runs):
         return []
     import onnx
