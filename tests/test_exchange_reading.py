@@ -17,6 +17,7 @@ from qll.errors import FormulaError
 from qll.exchange.document import All, Atom, Document, Some
 from qll.exchange.expressions import number
 from qll.exchange.files import parse, read
+from qll.exchange.recognition import is_query
 
 F = Fraction
 
@@ -211,11 +212,19 @@ def test_damaged_and_missing_files(tmp_path: Path) -> None:
     assert read(path).inputs == 2
     for data in (whole[:-9], whole[: len(whole) // 2], whole[:40] + b"\0" * 9 + whole[49:]):
         path.write_bytes(data)
-        with pytest.raises(FormulaError, match=r"q\.vnnlib\.gz"):
+        with pytest.raises(FormulaError, match=r"q\.vnnlib\.gz:\d+:\d+: "):
             read(path)
     for missing in (tmp_path / "none", tmp_path, Path("a\0b")):
         with pytest.raises(FormulaError, match="cannot be read"):
             read(missing)
+
+
+def test_a_byte_order_mark_is_no_character(tmp_path: Path) -> None:
+    text = "\ufeff" + HEAD2 + BOX2 + "(assert (<= Y[0] 0))"
+    path = tmp_path / "query.txt"
+    path.write_text(text, encoding="utf-8")
+    assert is_query(str(path))
+    assert content(read(path)) == content(parse(text)) == content(parse(text[1:]))
 
 
 def test_a_long_file_takes_little_memory(tmp_path: Path) -> None:

@@ -125,6 +125,13 @@ def test_consent_to_reals(tmp_path: Path) -> None:
         CliRunner().invoke(
             build_app(), ["export", str(source), "--to", "marabu"], catch_exceptions=False
         )
+    with pytest.raises(InputError, match="--element float16 is not known"):  # nor could we read it
+        export(source, "--to", "vnnlib2", "--element", "float16")
+    dropped = CliRunner().invoke(build_app(), ["export", str(source), "--to", "vnnlib"])
+    assert "note: vnnlib has no element types" in dropped.stderr
+    assert "X float32, Y float32" in dropped.stderr
+    meant = CliRunner().invoke(build_app(), [*options[:3], "vnnlib", "--element", "real"])
+    assert not meant.stderr
 
 
 @pytest.mark.parametrize("cases", [1, 2])

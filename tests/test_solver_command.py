@@ -210,3 +210,6 @@ def test_our_own_properties_are_not_queries(tmp_path: Path) -> None:
     assert query_arguments(["verify", "--network", "f=net.onnx", "q.vnnlib"]) is not None
     assert query_arguments(["show", "q.vnnlib"]) is None
     assert query_arguments([]) is None
+    # A folder is no property: it is said of the query that it cannot be read.
+    assert query_arguments(["verify", "tests", "--network", "f=net.onnx"]) is not None
+    assert query_arguments(["verify", "rule.qll", "--data", "tests"]) is None

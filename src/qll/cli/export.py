@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from qll.cli.options import Features, Target, data_options, parse_settings
+from qll.cli.solver import SOUND
 from qll.cli.verify import scale_of
 from qll.exchange.recognition import is_query
 
@@ -45,7 +46,7 @@ def export(
         list[str] | None, typer.Option("--set", help="A parameter: --set delta=0.7.")
     ] = None,
     element: Annotated[
-        str | None, typer.Option(help="Replaces the element type of all tensors: real.")
+        str | None, typer.Option(help="Replaces the element type of all tensors: real or float32.")
     ] = None,
     out: Annotated[
         Path | None, typer.Option(help="A file (marabou: a folder); otherwise it is printed.")
@@ -57,10 +58,9 @@ def export(
     Example: qll export not-both --network net.onnx --data dice-rendered --index 3 --to vnnlib
     """
     from qll.exchange.files import read
-    from qll.exchange.version2 import ELEMENTS
 
     _require("--to", to, tuple(FORMATS))
-    _require("--element", element, ELEMENTS)
+    _require("--element", element, SOUND)
     if to == "vehicle" and (declared := _logic(prop)) is not None:
         _write(declared, out)
         return
@@ -71,6 +71,8 @@ def export(
         table = data_options(target, features)
         given = parse_settings(settings)
         document = _asked(prop, network, data, data_dir, table, index, given, scales)
+    if to != "vnnlib2" and element != "real":
+        _tell_types(document, to)
     if to == "qll":
         _write(_rule(document, network), out)
     elif to == "vehicle":
@@ -79,6 +81,15 @@ def export(
         _write_files(document, out)
     else:
         _write(_text(document, FORMATS[to], element), out)
+
+
+def _tell_types(document: Document, to: str) -> None:
+    """What is lost where a format has no element types."""
+    lost = [f"{t.name} {t.element}" for t in document.tensors if not t.is_real]
+    if lost:
+        names = ", ".join(lost[:4]) + (", ..." if lost[4:] else "")
+        said = f"note: {to} has no element types; written as real numbers: {names}"
+        typer.echo(f"{said} (--element real says that this is meant)", err=True)
 
 
 def _write(text: str, out: Path | None) -> None:

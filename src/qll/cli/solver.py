@@ -39,7 +39,9 @@ def query_arguments(arguments: Sequence[str]) -> list[str] | None:
         return rest if is_query(rest[0]) else None
     # What follows an option is its value, which is not opened here: a network may be slow to read.
     positional = [a for before, a in pairwise(["", *rest]) if not before.startswith("-")]
-    return rest if any(is_query(argument) for argument in positional) else None
+    # A folder is no property either; as a query it is named for what it is.
+    found = any(is_query(argument) for argument in positional)
+    return rest if found or any(Path(a).is_dir() for a in positional[:1]) else None
 
 
 def age() -> float:
@@ -121,7 +123,7 @@ def solve(
                 lines += assignment.lines(document, x, y)
             else:
                 assignment.serialise(document, x, y, serialise_assignments)
-        for note in decision.notes:
+        for note in (*attached.notes, *decision.notes):
             typer.echo(f"note: {note}", err=True)
         if out is not None:
             _write(out, query, decision, time.monotonic() - began)

@@ -223,5 +223,5 @@ def unbounded(document: Document, index: int, side: str) -> InputError:
         expected="bounds on every input",
         found="an unbounded region",
         fix=f"assert a bound of {name}, such as the range of its data",
-        where=document.source,
+        where=document.place_of(("x", index)),
     )

@@ -216,6 +216,14 @@ class Document:
                 return element_name(tensor, index - tensor.offset, self.version[0])
         raise IndexError(slot)
 
+    def place_of(self, slot: Slot) -> str:
+        """Where the tensor is declared that it belongs to."""
+        source, index = slot
+        if source == "x" and self.kept is not None:
+            index = self.kept[index]
+        own = [t for t in self.tensors if t.source == source and 0 <= index - t.offset < t.size]
+        return (own[0].place if own else "") or self.source
+
     def holds(self, x: list[Fraction], y: list[Fraction]) -> bool:
         """Whether everything is fulfilled at exact values."""
         found = all(_holds(atom, x, y) for atom in self.bounds.atoms())

@@ -19,6 +19,8 @@ from numpy.typing import NDArray
 
 from qll.errors import InputError, NetworkError
 from qll.exchange.document import All, Assertion, Atom, Bounds, Declaration, Document, Some, Tensor
+from qll.exchange.structure import Structures
+from qll.formula.hard import nearest
 from qll.networks import Network, load
 from qll.networks.onnx_external import network_bytes
 from qll.networks.onnx_tensors import onnx_package, parse_model
@@ -37,13 +39,19 @@ class Attached:
     document: Document
     network: Network
     places: tuple[int, ...] | None = None
+    notes: tuple[str, ...] = ()
 
     def all_inputs(self, point: Array) -> Array:
         return point if self.places is None else point[list(self.places)]
 
     def outputs(self, point: Array) -> Array:
-        """By ONNX Runtime."""
-        return np.asarray(self.network.runtime(point[None]), dtype=np.float64).reshape(-1)
+        """In the declared type: floats next to the real numbers, or what ONNX Runtime answers."""
+        if not all(tensor.is_real for tensor in self.document.tensors):
+            return np.asarray(self.network.runtime(point[None]), dtype=np.float64).reshape(-1)
+        low, high = self.network.enclose(point)
+        if np.isfinite(low).all() and np.isfinite(high).all():
+            return np.asarray(low + (high - low) / 2)
+        return np.array([nearest(value) for value in self.network.evaluate_exact(point)])
 
 
 def files_of(document: Document, given: Sequence[str]) -> dict[str, Path]:
@@ -87,12 +95,14 @@ def _not_these(wanted: list[str], given: Sequence[str]) -> InputError:
 
 
 def attach(document: Document, files: Mapping[str, Path]) -> Attached:
-    models = [_Model.of(n, files[n.equal_to or n.name]) for n in document.networks]
+    models = [_Model.of(n, files[n.equal_to or n.name], document.source) for n in document.networks]
+    _require_isomorphic(models)
     ties = _ties(document)
     first = document.networks[0]
+    notes = () if document.version[0] == 1 else tuple(n for m in models for n in m.notes)
     if len(models) == 1 and len(first.tensors) == 2 and not ties:
-        return Attached(document, models[0].alone())
-    return _joined(document, models, ties)
+        return Attached(document, models[0].alone(), notes=notes)
+    return replace(_joined(document, models, ties), notes=notes)
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,18 +113,39 @@ class _Model:
     path: Path
     data: bytes
     proto: Any
-    inputs: tuple[Any, ...]  # without those that are stored in the file
+    inputs: tuple[Any, ...]
+    source: str = ""  # the query's file
 
     @classmethod
-    def of(cls, declaration: Declaration, path: Path) -> _Model:
+    def of(cls, declaration: Declaration, path: Path, source: str = "") -> _Model:
+        """Inputs for which the file stores a default are its weights (older files list them so),
+        unless the query declares every input: then they are inputs like the others."""
         data = network_bytes(path)
         proto = parse_model(data)
         stored = {tensor.name for tensor in proto.graph.initializer}
         inputs = tuple(entry for entry in proto.graph.input if entry.name not in stored)
-        model = cls(declaration, path, data, proto, inputs)
+        listed = tuple(proto.graph.input)
+        if len(declaration.of_kind("input")) == len(listed) != len(inputs):
+            inputs, named = listed, {entry.name for entry in listed}
+            kept = [tensor for tensor in proto.graph.initializer if tensor.name not in named]
+            del proto.graph.initializer[:]
+            proto.graph.initializer.extend(kept)
+            data = proto.SerializeToString()
+        model = cls(declaration, path, data, proto, inputs, source)
         model._check("input", declaration.of_kind("input"), inputs)
         model._check("output", declaration.of_kind("output"), tuple(proto.graph.output))
         return model
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        own = {entry.name for entry in self.inputs}
+        stored = [entry.name for entry in self.proto.graph.input if entry.name not in own]
+        if not stored:
+            return ()
+        names = ", ".join(stored[:3]) + (", ..." if stored[3:] else "")
+        return (
+            f"inputs of {self.path.name} that are not declared have their stored values: {names}",
+        )
 
     def _check(self, kind: str, declared: tuple[Tensor, ...], entries: tuple[Any, ...]) -> None:
         for tensor in declared:
@@ -129,12 +160,13 @@ class _Model:
         if len(declared) != len(entries):
             raise InputError(
                 f"the query's {kind}s are not those of {self.path}",
-                expected=f"{len(declared)}: {', '.join(t.name for t in declared)}",
-                found=f"{len(entries)}: {', '.join(e.name for e in entries)}",
+                expected=f"{len(entries)}: {', '.join(e.name for e in entries)}",
+                found=f"{len(declared)}: {', '.join(t.name for t in declared)}",
                 fix=f"declare every {kind} of the model, in its order",
+                where=declared[-1].place or self.source or None,
             )
         for tensor, entry in zip(declared, entries, strict=True):
-            shape_in_model(tensor, entry, str(self.path))
+            shape_in_model(tensor, _sizes(entry), str(self.path))
             self._check_type(tensor, entry)
 
     def _check_type(self, tensor: Tensor, entry: Any) -> None:
@@ -152,18 +184,16 @@ class _Model:
     def alone(self) -> Network:
         """A network of one input and one output, as it is."""
         tensor, entry = self.declaration.of_kind("input")[0], self.inputs[0]
-        shape = shape_in_model(tensor, entry, str(self.path))
         sizes = _sizes(entry)
+        shape = shape_in_model(tensor, sizes, str(self.path))
         batched = sizes is not None and len(sizes) >= 2 and sizes[0] in (None, 1)
         is_open = sizes is None or None in (sizes[1:] if batched else sizes)
         given = (shape[1:] if batched or sizes is None else shape) if is_open else None
         network = load(self.path, input_shape=given)
-        for wanted, found, kind in (
-            (tensor.size, network.input_size, "input"),
-            (self.declaration.of_kind("output")[0].size, network.output_size, "output"),
-        ):
-            if wanted != found:
-                raise _wrong_size(kind, wanted, found, str(self.path))
+        output = self.declaration.of_kind("output")[0]
+        for declared, found in ((tensor, network.input_size), (output, network.output_size)):
+            if declared.size != found:
+                raise _wrong_shape(declared, f"{found:,} numbers", str(self.path))
         return network
 
 
@@ -174,30 +204,57 @@ def _sizes(entry: Any) -> list[int | None] | None:
     return [d.dim_value if d.HasField("dim_value") else None for d in kind.shape.dim]
 
 
-def shape_in_model(tensor: Tensor, entry: Any, path: str) -> tuple[int, ...]:
-    """The shape of an input or output: the model's where it is fixed, the query's where the model
-    leaves an axis open. A query may also give the same elements in another shape."""
-    sizes = _sizes(entry)
+def shape_in_model(tensor: Tensor, sizes: list[int | None] | None, path: str) -> tuple[int, ...]:
+    """The shape of a tensor of the model: the model's where it is fixed, the query's where the
+    model leaves an axis open. The query's must be the same, but for leading axes of size 1; or it
+    is flat, which can mean only the order in which the elements are stored."""
     if sizes is None:
         return tensor.shape
-    if len(sizes) == len(tensor.shape):
-        shape = tuple(t if s is None else s for s, t in zip(sizes, tensor.shape, strict=True))
-    else:
-        shape = tuple(1 if s is None else s for s in sizes)
-        if sizes.count(None) == 1 and tensor.size % math.prod(shape) == 0:
-            shape = tuple(tensor.size // math.prod(shape) if s is None else s for s in sizes)
-    if math.prod(shape) != tensor.size:
-        raise _wrong_size(tensor.kind, tensor.size, math.prod(shape), path)
+    more = len(sizes) - len(tensor.shape)
+    declared = (1,) * more + tensor.shape[max(-more, 0) :]
+    if all(size in (None, own) for size, own in zip(sizes, declared, strict=True)) and all(
+        size == 1 for size in tensor.shape[: max(-more, 0)]
+    ):
+        return declared
+    shape = tuple(1 if size is None else size for size in sizes)
+    known = math.prod(shape)
+    if sizes.count(None) == 1 and known and tensor.size % known == 0:
+        shape = tuple(tensor.size // known if size is None else size for size in sizes)
+    flat = all(size == 1 for size in tensor.shape[:-1])
+    if not flat or math.prod(shape) != tensor.size:
+        axes = ",".join("?" if size is None else str(size) for size in sizes)
+        flat_too = f", or flat: [{tensor.size}]" if math.prod(shape) == tensor.size else ""
+        raise _wrong_shape(tensor, f"[{axes}]{flat_too}", path)
     return shape
 
 
-def _wrong_size(kind: str, wanted: int, found: int, path: str) -> InputError:
+def _wrong_shape(tensor: Tensor, wanted: str, path: str) -> InputError:
+    kind = "hidden node" if tensor.kind == "hidden" else tensor.kind
     return InputError(
-        f"the {kind} of the query is not that of {path}",
-        expected=f"{wanted:,} numbers, as the query declares",
-        found=f"{found:,} in the model",
-        fix="use the query that was written for this network",
+        f"the {kind} of the query is not that of {path}: '{tensor.name}' has another shape",
+        expected=f"{wanted}; leading axes of size 1 may be left out or added",
+        found=f"[{','.join(map(str, tensor.shape))}], {tensor.size:,} numbers",
+        fix="declare the tensor as the model has it, or use the query that was written for it",
+        where=tensor.place or None,
     )
+
+
+def _require_isomorphic(models: Sequence[_Model]) -> None:
+    """``isomorphic-to``: the same graph, whatever the weights and their types are."""
+    known = Structures()
+    by_name = {model.declaration.name: model for model in models}
+    for model in models:
+        target = model.declaration.isomorphic_to
+        if target is None or known.of(model.proto) == known.of(by_name[target].proto):
+            continue
+        raise InputError(
+            f"{model.path} is not isomorphic to {by_name[target].path}",
+            expected=f"the operators of '{target}' in the same graph, with weights of the same "
+            "shapes",
+            found="another graph",
+            fix="leave out isomorphic-to: any two networks may be compared",
+            where=model.declaration.tensors[0].place or None,
+        )
 
 
 # --- one graph of many ---
@@ -249,13 +306,16 @@ class _Builder:
         self.stored.extend(part.graph.initializer)
         for tensor, entry in zip(model.declaration.of_kind("input"), model.inputs, strict=True):
             cut = self.cut(whole, f"{prefix}x{tensor.offset}", tensor.offset, tensor.size)
-            shape = shape_in_model(tensor, entry, str(model.path))
+            shape = shape_in_model(tensor, _sizes(entry), str(model.path))
             self.reshape(cut, prefix + entry.name, shape)
         self.nodes.extend(part.graph.node)
         outputs = iter(model.proto.graph.output)
+        inner = _shapes(model.proto) if model.declaration.of_kind("hidden") else {}
         for tensor in model.declaration.tensors:
             if tensor.kind != "input":
                 value = _hidden(model, tensor) if tensor.kind == "hidden" else next(outputs).name
+                if tensor.kind == "hidden":
+                    shape_in_model(tensor, inner.get(value), str(model.path))
                 self.parts.append(f"{prefix}y{tensor.offset}")
                 self.reshape(prefix + value, self.parts[-1], (1, tensor.size))
 
@@ -294,6 +354,13 @@ class _Builder:
         opset = self.helper.make_opsetid("", self.opset)
         model = self.helper.make_model(graph, opset_imports=[opset], ir_version=ir_version)
         return bytes(model.SerializeToString())
+
+
+def _shapes(proto: Any) -> dict[str, list[int | None]]:
+    """Of the values within a model, as far as ONNX can tell."""
+    inferred = onnx_package().shape_inference.infer_shapes(proto)
+    found = ((entry.name, _sizes(entry)) for entry in inferred.graph.value_info)
+    return {name: sizes for name, sizes in found if sizes is not None}
 
 
 def _hidden(model: _Model, tensor: Tensor) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 from pathlib import Path
 
 SUFFIXES = (".vnnlib", ".vnnlib.gz")
@@ -17,7 +18,8 @@ def is_query(argument: str) -> bool:
         return False
     try:
         with Path(argument).open("rb") as stream:
-            lines = (line.split(b";")[0].strip() for line in stream.read(1 << 16).splitlines())
+            text = stream.read(1 << 16).removeprefix(codecs.BOM_UTF8)
+            lines = (line.split(b";")[0].strip() for line in text.splitlines())
             first = next((line for line in lines if line), b"")
     except (OSError, ValueError):
         return False

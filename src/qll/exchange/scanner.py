@@ -20,6 +20,7 @@ from qll.errors import FormulaError
 
 PIECE = 1 << 18  # characters that are read at once
 MOST_TOKEN = 2048
+MOST_SHOWN = 60
 MOST_DEPTH = 100  # of brackets in one statement
 
 # A name takes its indices with it: X[0, 3] is one token.
@@ -30,6 +31,7 @@ _SPACE = re.compile(r"\s*", re.ASCII)
 END = "the end of the file"
 COPY = "check that the file is VNN-LIB and was copied whole"
 _GZIP = b"\x1f\x8b"
+BYTE_ORDER = "\ufeff"  # editors of some systems put it at the beginning
 
 
 class Scanner:
@@ -60,13 +62,23 @@ class Scanner:
             if self._next == len(self._text):
                 return ""
             character = self._text[self._next]
+            if character == "[":
+                raise self._indices()
             raise self.error(
                 "a character has no meaning here", "brackets, names and numbers", repr(character)
             )
         if found.end() - self._next > MOST_TOKEN:
             raise self.error("a word is too long", f"at most {MOST_TOKEN:,} characters", "more")
         self._next = found.end()
+        if self._text.startswith("[", self._next):  # which the name would have taken with it
+            self._begin = self._next
+            raise self._indices()
         return found.group()
+
+    def _indices(self) -> FormulaError:
+        inside = self._text[self._next : self._next + MOST_SHOWN].partition("]")
+        wanted = "whole numbers from 0 on, with commas between them"
+        return self.error("indices or sizes cannot be read", wanted, inside[0] + inside[1])
 
     def _skip_line(self) -> None:
         while (end := self._text.find("\n", self._next)) < 0:  # a comment as long as it likes
@@ -133,7 +145,8 @@ class Scanner:
         try:
             piece = self._stream.read(PIECE)
         except (OSError, EOFError, zlib.error) as error:
-            raise unreadable(self.source, str(error)) from error
+            line, column = self._place(len(self._text))
+            raise unreadable(f"{self.source}:{line}:{column}", str(error)) from error
         self._place(self._next)
         self._text = self._text[self._next :] + piece
         self._counted -= self._next
@@ -150,13 +163,13 @@ def open_text(path: Path) -> Iterator[Scanner]:
             packed = raw.read(2) == _GZIP
             raw.seek(0)
             stream: IO[bytes] = gzip.GzipFile(fileobj=raw) if packed else raw  # type: ignore[assignment]
-            yield Scanner(io.TextIOWrapper(stream, "utf-8", errors="replace"), str(path))
+            yield Scanner(io.TextIOWrapper(stream, "utf-8-sig", errors="replace"), str(path))
     except (OSError, EOFError, zlib.error, ValueError) as error:
         raise unreadable(str(path), getattr(error, "strerror", None) or str(error)) from error
 
 
 def text(content: str, source: str = "<text>") -> Scanner:
-    return Scanner(io.StringIO(content), source)
+    return Scanner(io.StringIO(content.removeprefix(BYTE_ORDER)), source)
 
 
 def described(token: str) -> str:

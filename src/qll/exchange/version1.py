@@ -25,6 +25,7 @@ class _Names:
 
     seen: bytearray = field(default_factory=bytearray)
     count: int = 0
+    place: str = ""  # of the first declaration
 
     def add(self, index: int) -> bool:
         if index >= len(self.seen):
@@ -92,7 +93,11 @@ class _Version1:
         if index >= MOST_ELEMENTS:
             limit = f"a number below {MOST_ELEMENTS:,}"
             raise self.error("the number is too large", limit, f"{letter}_{index}", place)
-        if not self.names[letter].add(index):
+        names = self.names[letter]
+        if not names.count:
+            line, column = place or self.scanner.place()
+            names.place = f"{self.scanner.source}:{line}:{column}"
+        if not names.add(index):
             raise self.error("a name is declared twice", "once", f"{letter}_{index} again", place)
         if letter == "X":
             self.gathered.bounds.grow(index + 1)
@@ -129,7 +134,8 @@ class _Version1:
                     f"{letter}_0 to {last}",
                     missing,
                 )
-            tensors.append(Tensor(letter, kind, "Real", (names.count,), 0))
+            shape = (names.count,)
+            tensors.append(Tensor(letter, kind, "Real", shape, 0, place=names.place))
         return Document(
             (1, 0),
             (Declaration("", tuple(tensors)),),

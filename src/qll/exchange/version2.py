@@ -79,7 +79,7 @@ class _Version2:
     def read_version(self) -> None:
         token = self.scanner.token()
         found = _VERSION.match(token)
-        if found is None or int(found.group(1)) != 2:
+        if found is None or token[1:-1] not in VERSIONS:
             raise self.error(
                 "this version of VNN-LIB is not one we read", "<2.0> or <2.1>", described(token)
             )

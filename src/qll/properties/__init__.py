@@ -146,6 +146,13 @@ def _read(name_or_path: str | Path) -> tuple[str, str]:
         from qll.exchange.rules import rule_of
 
         return rule_of(read(path)), path.name
+    if path.is_dir():
+        raise InputError(
+            f"'{name_or_path}' is a folder",
+            expected="the name of a shipped property, a .qll file or a VNN-LIB query",
+            found="a folder",
+            fix="give one of the files in it",
+        )
     if path.suffix != ".qll" and not path.is_file():
         raise InputError(
             f"unknown property '{name_or_path}'",

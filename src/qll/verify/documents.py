@@ -17,13 +17,14 @@ from itertools import islice
 import numpy as np
 
 from qll.exchange.cases import Case
-from qll.exchange.document import All, Document
+from qll.exchange.document import All, Assertion, Atom, Document
 from qll.exchange.parts import Part, parts, surely, type_of
 from qll.exchange.rounding import inexact_inputs, outward, within
 from qll.networks import Network
 from qll.networks.joint import Joint
 from qll.verify import parallel
 from qll.verify.arithmetic import outputs_at
+from qll.verify.attack import Plan, SearchNetwork, attack
 from qll.verify.backend import BACKENDS, Budget
 from qll.verify.condition import Array
 from qll.verify.judge import Worth, judge
@@ -31,6 +32,7 @@ from qll.verify.moved import Moved, moved
 from qll.verify.order import seen_through
 from qll.verify.query import Query
 from qll.verify.restricted import ROOM, raised
+from qll.verify.ties import Box, Refuter
 from qll.verify.verdict import Reason, Status, Verdict
 
 CHUNK = 16  # cases that share an attack
@@ -38,6 +40,15 @@ QUICK = 1.0  # seconds for each of several cases, before any is worked on at len
 ALONE = 5.0  # seconds for a query, before it is shared between processes
 TIE_NOTE = "a point was found, but only where a comparison is a tie"
 SOLVED_NOTE = "inputs that follow from an equation are printed as the floats nearest to them"
+EXACT_NOTE = "a tie was decided in rational arithmetic"
+NEAR_NOTE = "unknown: the network comes so near to a tie that no bound can tell"
+# Seconds for rational arithmetic. A point at which a comparison is less than this from a tie, of
+# its threshold, asks for that; one that is a tie by more is proved by nothing else, so that a share
+# of the time is enough for the rest.
+EXACT_SECONDS = 2.0
+NEAR, TIE = 1e-6, 1e-12
+TIE_SHARE, TIE_SECONDS = 0.2, 5.0
+LOOK = Plan(starts=2, steps=12)
 # Of float32 and of coarser grids: on these, sums and differences of inputs are floats again.
 GRIDS = (24, 16, 8)
 
@@ -82,6 +93,33 @@ class _Asked:
             sum((c * values[k] for (_, k), c in row.terms), Fraction(row.constant))
             for row in self.network.image
         ]
+
+    @property
+    def box(self) -> Box:
+        """Of the inputs that are left, with the file's own ends where it has some."""
+        ends = []
+        for at, index in enumerate(self.left):
+            low, high = (self.case.side(index, side) for side in ("lower", "upper"))
+            given = self.query.lower[at].item(), self.query.upper[at].item()
+            ends.append(
+                (
+                    Fraction(given[0]) if low is None else low.value,
+                    Fraction(given[1]) if high is None else high.value,
+                )
+            )
+        return tuple(ends)
+
+    @property
+    def assertion(self) -> Assertion:
+        """All that the case asks, but for closed ends of the box."""
+        sides = []
+        for index in range(self.case.document.inputs):
+            for side, sign in (("lower", 1), ("upper", -1)):
+                end = self.case.side(index, side)
+                if end is not None and (end.strict or index not in self.left):
+                    terms = ((("x", index), Fraction(sign)),)
+                    sides.append(Atom(terms, -sign * end.value, end.strict))
+        return All((*sides, *self.case.constraints, *self.case.conditions))
 
     def near(self, point: Array) -> Iterator[Array]:
         """Points beside it that may lie within the exact box: those that are written shortly
@@ -132,6 +170,7 @@ class _Decider:
         self.notes: dict[str, None] = {}
         self.proofs: dict[str, None] = {}  # notes of cases without a witness
         self.witness: Array | None = None
+        self.refuters: dict[int, Refuter | None] = {}  # by network
         self.given_up = False  # some case is unknown for another reason than time
 
     @property
@@ -172,26 +211,77 @@ class _Decider:
 
     def ask(self, asked: list[_Asked], seconds: float) -> list[_Asked]:
         """Those that need more time."""
+        open_, rest = list[_Asked](), list[_Asked]()
+        for item in asked:
+            distance = self.distance(item)
+            if distance <= NEAR and self.refutes(item):
+                continue
+            if distance <= TIE:
+                some = min(seconds, max(TIE_SECONDS, TIE_SHARE * seconds))
+                if self.tell([item], some) and self.witness is None:
+                    self.proofs[NEAR_NOTE] = None
+                    self.given_up = True
+            else:
+                rest.append(item)
+        if rest and self.witness is None:
+            open_ += self.tell(rest, seconds)
+        return open_
+
+    def tell(self, asked: list[_Asked], seconds: float) -> list[_Asked]:
+        """What the backend says of them; those that need more time."""
         open_ = []
         verdicts = self.verdicts([a.query for a in asked], Budget(seconds, self.seed))
         for item, verdict in zip(asked, verdicts, strict=True):
             self.proofs.update(dict.fromkeys(verdict.notes))
             if verdict.status is Status.FALSIFIED and self.witness is None:
                 self.witness = self.confirmed(item, verdict)
-                if self.witness is None and item.closed and self.left > 0:
+                if self.witness is not None or self.refutes(item):
+                    continue
+                if item.closed and self.left > 0:
                     beyond = replace(item.query, tie_violates=False)
-                    again = self.engine.decide([beyond], Budget(self.left, self.seed))[0]
-                    self.witness = self.confirmed(item, again)
+                    budget = Budget(min(self.left, max(seconds, QUICK)), self.seed)
+                    self.witness = self.confirmed(item, self.engine.decide([beyond], budget)[0])
                 if self.witness is None:
                     self.proofs[TIE_NOTE] = None
                     self.given_up = True
             elif verdict.status is Status.UNKNOWN:
                 if verdict.reason is Reason.TIME:
                     open_.append(item)
-                else:
+                elif not self.refutes(item):
                     self.given_up = True
                     self.proofs[f"unknown: {verdict.reason}"] = None
         return open_
+
+    def distance(self, item: _Asked) -> float:
+        """How far from a tie a short search ends that finds no violation, against the thresholds;
+        infinite where that is of no use."""
+        query = item.query
+        if query.vacuous or isinstance(query.search.tree, bool) or self.refuter(item) is None:
+            return np.inf
+        found = attack(SearchNetwork(query.form), [query], LOOK)[0]
+        judgement = judge(query, query.clip(found.point))
+        if judgement.worth is Worth.VIOLATION or judgement.value is None:
+            return np.inf
+        scale = max(1.0, float(np.abs(query.compiled.constant).max(initial=0.0)))
+        return max(map(abs, judgement.value)) / scale
+
+    def refuter(self, item: _Asked) -> Refuter | None:
+        """Rational arithmetic for the network, if it is small; float32 has no part in it."""
+        key = id(item.network)
+        if key not in self.refuters:
+            image = item.network.image if isinstance(item.network, Moved) else None
+            real = self.arithmetic != "float32"
+            self.refuters[key] = Refuter.of(item.network.program, image) if real else None
+        return self.refuters[key]
+
+    def refutes(self, item: _Asked) -> bool:
+        refuter = self.refuter(item)
+        if refuter is None or self.left <= 0:
+            return False
+        found = refuter.refutes(item.box, item.assertion, min(EXACT_SECONDS, self.left))
+        if found:
+            self.proofs[EXACT_NOTE] = None
+        return found
 
     def verdicts(self, asked: list[Query], budget: Budget) -> list[Verdict]:
         alone = replace(budget, seconds=min(budget.seconds, ALONE))
