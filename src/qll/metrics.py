@@ -27,6 +27,7 @@ from qll.logics.base import Logic
 from qll.prediction import correct_predictions
 from qll.property import Property
 from qll.regions import Region
+from qll.regions.clauses import turns
 
 # Relative spread of predictions below which they are one number.
 _CONSTANT = 1e-4
@@ -232,15 +233,27 @@ def constraint_accuracy(
         for _ in range(samples):
             for rows in _batches(len(x)):
                 x0, own = x[rows], None if labels is None else labels[rows]
-                points = Region.of(prop, x0).sample(generator)
-                y0 = run_model(model, x0) if "y0" in prop.sources else None
-                others = other_points(model, prop, points, x0=x0, y0=y0)
-                y = run_model(model, points["x"])
-                margins = prop.margin(y, labels=own, **others)
+                margins = x0.new_full((len(x0),), math.inf)
+                for rule, at in turns(prop, x0):
+                    part = None if own is None else own[at]
+                    margins[at] = _sampled_margins(model, rule, x0[at], part, generator)
                 nothing = int(_vacuous(margins).sum())
                 good += int((margins >= 0).sum()) - nothing
                 vacuous += nothing
     return Share(good, samples * len(x) - vacuous, vacuous)
+
+
+def _sampled_margins(
+    model: nn.Module,
+    prop: Property,
+    x0: Tensor,
+    labels: Tensor | None,
+    generator: torch.Generator,
+) -> Tensor:
+    points = Region.of(prop, x0).sample(generator)
+    y0 = run_model(model, x0) if "y0" in prop.sources else None
+    others = other_points(model, prop, points, x0=x0, y0=y0)
+    return prop.margin(run_model(model, points["x"]), labels=labels, **others)
 
 
 def _vacuous(margins: Tensor) -> Tensor:

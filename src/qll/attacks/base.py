@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any, final
 
@@ -23,6 +24,7 @@ from qll.logics.base import Logic
 from qll.logics.base import logic as read_logic
 from qll.property import Property
 from qll.regions import Region
+from qll.regions.clauses import clauses, speaks_of
 from qll.registry import Registry, suggest
 
 ATTACKS: Registry[type[Attack]] = Registry("attack", "qll.attacks")
@@ -118,6 +120,13 @@ class Attack(ABC):
         """
         _check_batch(x0, labels, engine)
         judge = prop if judge is None else judge
+        rules, leading = clauses(judge), clauses(prop)
+        if region is None and rules != (judge,) and len(leading) == len(rules):
+            found = [
+                self(model, lead, x0, labels, logic=logic, judge=rule, seed=seed, engine=engine)
+                for lead, rule in zip(leading, rules, strict=True)
+            ]
+            return worst_of(found, [speaks_of(rule, x0) for rule in rules])
         whole = region
         if region is None:
             region = Region.of(judge, x0)
@@ -140,6 +149,30 @@ class Attack(ABC):
         name = next(n for n in ATTACKS if ATTACKS[n] is type(self))
         values = ",".join(f"{f.name}={getattr(self, f.name)}" for f in fields(self))
         return f"{name}:{values}"
+
+
+def worst_of(found: Sequence[AttackResult], said: Sequence[Tensor]) -> AttackResult:
+    """Of several rules, for each sample the one that is nearest to a violation, or beyond it;
+    ``said``: which samples each of them speaks of at all."""
+    margins = torch.stack(
+        [torch.where(own, r.margins, torch.inf) for r, own in zip(found, said, strict=True)]
+    )
+    outside = torch.stack([~r.inside for r in found])
+    rank = margins + torch.where(outside, torch.finfo(margins.dtype).max, 0.0)
+    best = rank.argmin(0)
+
+    def chosen(parts: Sequence[Tensor]) -> Tensor:
+        return torch.stack(tuple(parts))[best, torch.arange(len(best), device=best.device)]
+
+    names = found[0].points
+    return AttackResult(
+        {name: chosen([r.points[name] for r in found]) for name in names},
+        chosen(list(margins)),
+        chosen([r.losses for r in found]),
+        chosen([r.inside for r in found]),
+        chosen([r.falsified & own for r, own in zip(found, said, strict=True)]),
+        chosen([r.outputs for r in found]),
+    )
 
 
 def attack(text: str | Attack) -> Attack:

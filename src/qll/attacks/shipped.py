@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from qll.attacks.base import Attack, AttackResult
+from qll.attacks.base import Attack, AttackResult, worst_of
 from qll.attacks.folded import Folded
 from qll.attacks.problem import Engine, other_points
 from qll.errors import NetworkError
@@ -13,6 +13,7 @@ from qll.logics.base import Logic
 from qll.networks import Network
 from qll.property import Property
 from qll.regions import Region
+from qll.regions.clauses import clauses, speaks_of
 
 
 class Runtime(nn.Module):
@@ -63,6 +64,13 @@ def attack_shipped(
             found=str(tuple(x.shape[1:])),
             fix="choose the data that the network was trained on",
         )
+    rules = clauses(prop)
+    if rules != (prop,):
+        found = [
+            attack_shipped(attack, network, r, x, labels, logic=logic, seed=seed, engine=engine)
+            for r in rules
+        ]
+        return worst_of(found, [speaks_of(rule, x) for rule in rules])
     region, real = Region.of(prop, x), Runtime(network)
     model = Folded(network)
     points = attack.find(

@@ -8,12 +8,15 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from qll.attacks.problem import Points
 from qll.data.base import DataSet
 from qll.errors import RunError
 from qll.files import write_atomically
 from qll.logics.base import Logic
 from qll.property import Property
-from qll.training.loss import PropertyTerm, property_term
+from qll.regions import Region
+from qll.regions.clauses import clauses
+from qll.training.loss import PropertyTerm, property_term, together
 from qll.training.pairs import in_steps, may_meet, spread
 from qll.training.streams import generator
 
@@ -22,6 +25,8 @@ FILE = "feedback.safetensors"
 # a batch, as a share of it: enough to matter, not enough to drown the data.
 REPEATS = 2
 WITNESS_SHARE = 0.25
+# Of the size of an input: what a witness may be off by.
+_ROUNDING = 1e-6
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,12 +64,19 @@ class Feedback:
         x0, labels = data.train.batch(self.sources[chosen])
         device = next(model.parameters()).device
         points = {"x": self.witnesses[chosen].to(device)}
-        x0 = x0.to(device)
+        x0, labels = x0.to(device), labels.to(device)
         if self.seconds is not None:
             points["x2"] = self.seconds[chosen].to(device)
-            if may_meet(prop, x0):
-                points, prop = spread(prop, points, x0, draw), in_steps(prop, x0)
-        return property_term(model, prop, points, x0=x0, labels=labels.to(device), logic=logic)
+        found = []
+        for rule in clauses(prop):
+            at, near = _in_region(rule, prop, points, x0), rule
+            if not len(at):
+                continue
+            own = {name: p[at] for name, p in points.items()}
+            if may_meet(rule, x0):
+                own, near = spread(rule, own, x0[at], draw), in_steps(rule, x0)
+            found.append(property_term(model, near, own, x0=x0[at], labels=labels[at], logic=logic))
+        return together(found, x0) if found else None
 
     def save(self, folder: Path) -> None:
         import safetensors.torch
@@ -96,3 +108,15 @@ class Feedback:
                 found=str(error) or type(error).__name__,
                 fix="delete the round's folder and resume: it is trained again",
             ) from error
+
+
+def _in_region(rule: Property, prop: Property, points: Points, x0: Tensor) -> Tensor:
+    """Witnesses that a rule speaks of: all of them, where it is the only one. A witness is rounded,
+    and may lie on the edge of its region."""
+    rows = torch.arange(len(x0), device=x0.device)
+    if rule is prop:
+        return rows
+    region = Region.of(rule, x0)
+    width = (region.upper - region.lower).flatten(1)
+    room = _ROUNDING * float(torch.maximum(width, region.upper.flatten(1).abs()).max())
+    return rows[region.contains(points, room)]

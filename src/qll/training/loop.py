@@ -341,13 +341,13 @@ class Trainer:
                 weight=float(weight.value),
                 property=float(property_loss.detach()) * len(y),
                 # a share: boxes and pairs are not as many as the rows of a batch
-                satisfied=float(term.satisfied.double().mean()) * len(y),
+                satisfied=term.share * len(y),
             )
         return y.detach(), prediction, total
 
     def _term(self, method: Method, step: Step, batch: _Batch) -> PropertyTerm:
         try:
-            term = method.term(step)
+            term = batch.part.term(method, step)
             self._reduce(term.losses.detach(), batch.part)
         except (InputError, RunError) as error:
             if torch.isfinite(step.outputs).all() and self._finite_weights():

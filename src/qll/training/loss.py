@@ -21,7 +21,7 @@ The paper's own runs (``qll train``, ``qll reproduce``) have neither, as publish
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -38,6 +38,7 @@ from qll.logics.base import Logic
 from qll.logics.base import logic as read_logic
 from qll.prediction import check_given, check_task, guess_loss, prediction_loss
 from qll.property import Property, check_property
+from qll.regions.clauses import turns
 from qll.training.balance import Balance, Weight
 
 if TYPE_CHECKING:
@@ -63,6 +64,11 @@ class PropertyTerm:
     def satisfied(self) -> Tensor:
         return self.margins >= 0
 
+    @property
+    def share(self) -> float:
+        """Of the points, those that satisfy; all, where there are none."""
+        return float(self.satisfied.double().mean()) if len(self.margins) else 1.0
+
 
 def property_term(
     model: nn.Module,
@@ -82,6 +88,17 @@ def property_term(
     with torch.no_grad():
         held = {name: t.detach() for name, t in others.items()}
         margins = prop.margin(y.detach(), labels=labels, **held)
+    return PropertyTerm(losses, margins, points)
+
+
+def together(terms: Sequence[PropertyTerm], like: Tensor) -> PropertyTerm:
+    """Terms of several rules as one; none, where nothing is said of the batch."""
+    if not terms:
+        return PropertyTerm(like.new_zeros(0), like.new_zeros(0), {})
+    points = {name: torch.cat([t.points[name] for t in terms]) for name in terms[0].points}
+    losses, margins = (
+        torch.cat(parts) for parts in zip(*((t.losses, t.margins) for t in terms), strict=True)
+    )
     return PropertyTerm(losses, margins, points)
 
 
@@ -152,7 +169,7 @@ class PropertyLoss:
             float(prediction.detach()),
             float(property_loss.detach()),
             float(weight),
-            float(term.satisfied.float().mean()),
+            term.share,
         )
         return prediction + weight * property_loss
 
@@ -171,18 +188,37 @@ class PropertyLoss:
         self, model: nn.Module, x: Tensor, labels: Tensor | None, *, region: Region | None = None
     ) -> PropertyTerm:
         """The property at the worst points that the attack finds around ``x``."""
+        seed = self.seed + self.calls
+        self.calls += 1
+        if region is not None:
+            return self._term(model, self.prop, x, labels, region, seed)
+        found = [
+            self._term(model, rule, x[rows], None if labels is None else labels[rows], None, seed)
+            for rule, rows in turns(self.prop, x, seed)
+            if len(rows) or rule is self.prop
+        ]
+        return together(found, x)
+
+    def _term(
+        self,
+        model: nn.Module,
+        prop: Property,
+        x: Tensor,
+        labels: Tensor | None,
+        region: Region | None,
+        seed: int,
+    ) -> PropertyTerm:
         points = self.attack.find(
             model,
-            self.prop,
+            prop,
             x,
             labels,
             logic=self.logic,
             region=region,
-            seed=self.seed + self.calls,
+            seed=seed,
             engine=self.engine,
         )
-        self.calls += 1
-        return property_term(model, self.prop, points, x0=x, labels=labels, logic=self.logic)
+        return property_term(model, prop, points, x0=x, labels=labels, logic=self.logic)
 
     def reduce(self, term: PropertyTerm) -> Tensor:
         """The batch's mean, each sample as far as ``floor`` says."""

@@ -32,9 +32,15 @@ _FACE = 0.25  # the chance of an input to be put at either end
 
 def may_meet(prop: Property, x: Tensor) -> bool:
     """Whether the points of the rule's pairs may be one and the same, where it then holds with
-    equality, whatever the outputs are."""
+    equality, whatever the outputs are. Looked at once for a property."""
     if len(prop.binders) < 2 or "y2" not in prop.sources:
         return False
+    if "meets" not in prop._cache:
+        prop._cache["meets"] = _meet(prop, x)
+    return bool(prop._cache["meets"])
+
+
+def _meet(prop: Property, x: Tensor) -> bool:
     region = Region.of(prop, x[:16])
     first = region.sample(torch.Generator().manual_seed(0))["x"]
     if not bool(region.contains({"x": first, "x2": first}, _inexact(first)).all()):

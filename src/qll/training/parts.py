@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from torch import nn
 
 from qll.data.base import DataSet
 from qll.logics.base import Logic
 from qll.property import Property
+from qll.regions.clauses import turns
 from qll.training.config import TrainConfig
-from qll.training.methods import METHODS, Method, Setup
+from qll.training.loss import PropertyTerm, together
+from qll.training.methods import METHODS, Method, Setup, Step
 from qll.training.schedule import Ramp, cosine, rise
 from qll.training.stages import Stage
 
@@ -52,6 +56,19 @@ class Part:
         if ramp is not None:
             prop = prop.with_parameters(epsilon=ramp.at(passed))
         return prop, logic
+
+    def term(self, method: Method, step: Step) -> PropertyTerm:
+        """The property at a batch: of several rules with regions of their own, each at its rows."""
+        found = []
+        for rule, rows in turns(step.prop, step.x, step.seed):
+            if rule is step.prop:
+                return method.term(step)
+            if len(rows):
+                x, labels, outputs = step.x[rows], step.labels[rows], step.outputs[rows]
+                found.append(
+                    method.term(replace(step, prop=rule, x=x, labels=labels, outputs=outputs))
+                )
+        return together(found, step.outputs)
 
     def rate(self, epoch: float) -> float:
         config, passed = self.config, epoch - self.stage.first

@@ -46,7 +46,7 @@ def add_gradients(property_loss: PropertyLoss, model: nn.Module, x: Tensor, labe
     for parameter, gradient in found.items():
         added = weight * gradient
         parameter.grad = added if parameter.grad is None else parameter.grad + added
-    satisfied = float(term.satisfied.float().mean())
+    satisfied = term.share
     property_loss.last = Seen(float(prediction), float(loss.detach()), weight, satisfied)
     return property_loss.last
 

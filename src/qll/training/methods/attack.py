@@ -13,7 +13,6 @@ class AttackMethod(Method):
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)
         self.attack = setup.config.make_attack()
-        self.meets: bool | None = None
 
     def term(self, step: Step) -> PropertyTerm:
         points = self.attack.find(
@@ -33,9 +32,7 @@ class AttackMethod(Method):
             labels=step.labels,
             logic=step.logic,
         )
-        if self.meets is None:
-            self.meets = may_meet(step.prop, step.x)
-        if not self.meets:
+        if not may_meet(step.prop, step.x):
             return term
         # Where both points are one there is no margin to be had.
         attacked = PropertyTerm(term.losses.clamp(min=0.0), term.margins, term.points)

@@ -44,13 +44,10 @@ class PairBoxes:
     def __init__(self, setup: Setup) -> None:
         self.setup = setup
         self.attack = setup.config.make_attack()
-        self.meets: bool | None = None
 
     def term(self, step: Step, size: float) -> PropertyTerm:
-        if self.meets is None:
-            self.meets = may_meet(step.prop, step.x)
         found = None
-        if not self.meets:  # the attack sees where the rule is broken
+        if not may_meet(step.prop, step.x):  # the attack sees where the rule is broken
             found = self.attack.find(
                 self.setup.model, step.prop, step.x, step.labels, logic=step.logic,
                 seed=step.seed, engine=self.setup.config.engine,
