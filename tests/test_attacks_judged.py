@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -14,6 +15,7 @@ import qll
 from qll.attacks import attack as read_attack
 from qll.attacks.shipped import attack_shipped
 from qll.cli.main import build_app
+from qll.errors import InputError
 from qll.networks import load
 
 
@@ -49,3 +51,37 @@ def test_what_only_float32_violates_is_a_near_tie(
     margin = float(found.margins[row])
     line = f"point {row}: near-tie: margin {margin:.2g} in float32, not violated in float64"
     assert line in shown.stdout
+
+
+def test_a_rule_without_a_data_point_is_attacked_once(tmp_path: Path) -> None:
+    """Without data, as it is verified; a query of others too."""
+    module = nn.Linear(2, 1)
+    with torch.no_grad():
+        module.weight.copy_(torch.tensor([[1.0, 2.0]]))
+        module.bias.zero_()
+    (tmp_path / "net.onnx").write_bytes(load(module, input_shape=(2,)).source)
+    rule, query, pair = (tmp_path / name for name in ("rule.qll", "query.vnnlib", "pair.qll"))
+    rule.write_text("inputs a, b\noutputs 1\nforall x in box(0, 1): y[0] <= 2.5\n")
+    query.write_text(
+        "(declare-const X_0 Real)(declare-const X_1 Real)(declare-const Y_0 Real)"
+        "(assert (and (>= X_0 0) (<= X_0 1) (>= X_1 0) (<= X_1 1) (>= Y_0 3.5)))"
+    )
+    pair.write_text("outputs 1\nforall x in box(0, 1), x2 in box(0, 1): y[0] <= y2[0] + 2\n")
+    options = ["--network", str(tmp_path / "net.onnx"), "--attack", "apgd:20,restarts=1"]
+
+    def attacked(path: Path, *more: str) -> str:
+        shown = CliRunner().invoke(build_app(), ["attack", str(path), *options, *more])
+        assert shown.exit_code == 0, shown.output
+        return shown.stdout
+
+    found = attacked(rule, "--out", str(tmp_path / "found"))
+    assert "1 of 1 regions falsified" in found
+    assert "  a = 1\n  b = 1\n  y[0]: 3\n" in found
+    assert np.load(tmp_path / "found/counterexamples.npz")["attacked_x"].shape == (1, 2)
+    for network in (module, tmp_path / "net.onnx"):
+        assert bool(qll.attack(qll.load(str(rule)), network).falsified.all())
+    assert "0 of 1 regions falsified, 1 not falsified" in attacked(query)
+    assert "  x[1] = 1  and  0\n  y[0]: 3  and  0\n" in attacked(pair)
+    rule.write_text("outputs 1\nforall x in ball(x0, 0.1): y[0] <= 2.5\n")
+    with pytest.raises(InputError, match="speaks of data points"):
+        CliRunner().invoke(build_app(), ["attack", str(rule), *options], catch_exceptions=False)

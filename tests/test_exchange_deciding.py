@@ -151,6 +151,30 @@ def test_inputs_without_bounds_are_named(adder: Path) -> None:
         ask(HEAD1 + BOX1.replace("(assert (<= X_1 1.0))", "") + "(assert (>= Y_0 0.0))", adder)
 
 
+@pytest.mark.parametrize("name", ["X_0", "Y_0", "(+ X_0 (* 2 Y_0))"])
+def test_many_values_that_are_not_allowed(name: str, adder: Path) -> None:
+    """As intervals between them: one by one, forty would be 2^40 cases."""
+    apart = "".join(f"(assert (!= {name} {k / 40}))" for k in range(-20, 21))
+    document = parse(HEAD1 + BOX1 + apart + "(assert (>= Y_0 0.5))")
+    assert len(list(cases(document))) == (42 if name == "X_0" else 1)
+    assert answer(document, str(adder))[0].answer is Answer.SAT
+    for values, expected in (("0.5", "unsat"), ("0.51", "sat")):
+        fixed = f"(assert (== X_0 0))(assert (and (>= X_1 {values}) (<= X_1 {values})))"
+        one = "(assert (!= Y_0 0.25))(assert (!= (* -2 Y_0) -1))"
+        assert ask(HEAD1 + BOX1 + one + fixed, adder) == expected
+
+
+def test_a_region_without_a_float32_number(adder: Path) -> None:
+    """Two neighbours are 7.5e-9 apart around 0.1."""
+    for ends, expected in ((("0.1", "0.1000000001"), "unsat"), (("0.1", "0.10000001"), "sat")):
+        box = "(assert (and (> X_0 {}) (< X_0 {}) (>= X_1 0) (<= X_1 1)))".format(*ends)
+        document = parse(HEAD1 + box + "(assert (<= Y_0 5))")
+        attached = attach(document, files_of(document, [str(adder)]))
+        for arithmetic, wanted in (("float32", expected), ("real", "sat")):
+            found = decide(attached.document, attached.network, seconds=20, arithmetic=arithmetic)
+            assert found.answer == wanted
+
+
 # --- linear equations between inputs ---
 
 ABSOLUTE = (

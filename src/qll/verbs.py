@@ -90,7 +90,7 @@ def train(
 def attack(
     prop: Property,
     network: AnyNetwork,
-    x: Tensor | NDArray[Any],
+    x: Tensor | NDArray[Any] | None = None,
     labels: Any = None,
     *,
     method: Attack | str = "apgd:50,restarts=4",
@@ -100,7 +100,8 @@ def attack(
     mean: Any = None,
     std: Any = None,
 ) -> AttackResult:
-    """Search the region around every row of ``x`` (raw inputs) for a point that violates ``prop``.
+    """Search the region around every row of ``x`` (raw inputs) for a point that violates ``prop``;
+    a rule without a data point needs no ``x`` and is attacked once.
 
     ``falsified`` of the result marks the rows where one was found, ``x`` has the points; the others
     are not falsified, which proves nothing. An ONNX file is judged as ONNX Runtime runs it, a
@@ -112,14 +113,23 @@ def attack(
     from qll.attacks.shipped import attack_shipped
     from qll.networks import Network
     from qll.networks import load as load_network
+    from qll.verify.given import declared, needs_data
+
+    def as_points(given: Tensor | NDArray[Any]) -> Tensor:
+        return torch.as_tensor(
+            given, dtype=None if isinstance(given, Tensor) else torch.get_default_dtype()
+        )
 
     check_property(prop)
+    if x is None and not prop.is_closed:
+        raise needs_data(prop)
     search = read_attack(method)
-    points = x if isinstance(x, Tensor) else torch.as_tensor(x, dtype=torch.get_default_dtype())
     truth = None if labels is None else torch.as_tensor(labels)
     if isinstance(network, nn.Module):
+        points = torch.zeros(1, *declared(prop)) if x is None else as_points(x)
         return search(network, prop, points, truth, logic=logic, seed=seed, engine=engine)
     handle = network if isinstance(network, Network) else load_network(network, mean=mean, std=std)
+    points = torch.zeros(1, *handle.input_shape) if x is None else as_points(x)
     return attack_shipped(
         search, handle, prop, points, truth, logic=logic, seed=seed, engine=engine
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from qll.attacks import AttackResult
+    from qll.networks import Network
+    from qll.property import Property
 
 _PICTURES = 16
 _NAMED = 20  # near-ties
@@ -22,7 +24,9 @@ _NAMED = 20  # near-ties
 def attack(
     prop: Annotated[str, typer.Argument(metavar="PROPERTY", help="A property or a .qll file.")],
     network: Annotated[Path, typer.Option(help="An ONNX file.")],
-    data: Annotated[str, typer.Option(help=DATA_HELP)],
+    data: Annotated[
+        str | None, typer.Option(help=DATA_HELP + " A rule without a data point needs none.")
+    ] = None,
     target: Target = "",
     features: Features = "",
     data_dir: Annotated[str | None, typer.Option(help="Where the data files are.")] = None,
@@ -42,23 +46,20 @@ def attack(
         list[str] | None, typer.Option("--set", help="A parameter: --set epsilon=0.1.")
     ] = None,
 ) -> None:
-    """Attack a network on test images. A counterexample lies in the region and violates the
-    property as ONNX Runtime runs the network.
+    """Attack a network on test images, or, if the rule needs no data point, once. A counterexample
+    lies in the region and violates the property as ONNX Runtime runs the network.
 
     Example: qll attack not-both --network net.onnx --data dice-rendered --out found
     """
     from qll.attacks import attack as read_attack
     from qll.attacks.shipped import attack_shipped
-    from qll.data import load as load_data
+    from qll.cli.closed import witness_lines
     from qll.kernels.announce import announced
     from qll.networks import load as load_network
-    from qll.properties import load_fitting
 
-    images = load_data(data, data_dir, **data_options(target, features))
     handle = load_network(network, mean=mean, std=std)
-    fits = handle.output_size if images.schema is None else images.schema
-    given = load_fitting(prop, fits, **parse_settings(settings))
-    x, labels = images.test.batch(slice(0, count or None))
+    table = data_options(target, features)
+    given, x, labels = _asked(prop, handle, data, data_dir, table, count, parse_settings(settings))
     with announced(lambda text: typer.echo(text, err=True)):
         found = attack_shipped(
             read_attack(method), handle, given, x, labels, logic=logic, seed=seed
@@ -86,11 +87,43 @@ def attack(
     more = int(found.near_ties.sum()) - _NAMED
     if more > 0:
         typer.echo(f"  and {more} near-ties more")
+    if data is None and falsified:
+        first, *rest = (found.points[name][0].flatten().tolist() for name in sorted(found.points))
+        second = rest[0] if rest else None
+        for line in witness_lines(given, first, second, (handle, handle), all_in="--out"):
+            typer.echo(line)
     if out is not None and falsified:
         typer.echo(f"counterexamples: {out}")
 
 
-def _keep(out: Path, x: Tensor, labels: Tensor, found: AttackResult) -> None:
+def _asked(
+    prop: str,
+    network: Network,
+    data: str | None,
+    data_dir: str | None,
+    table: dict[str, Any],
+    count: int,
+    settings: dict[str, Any],
+) -> tuple[Property, Tensor, Tensor | None]:
+    """The rule, the points around which it is attacked and their labels; for one that is the same
+    at all of them a single point, which it does not depend on."""
+    import torch
+
+    from qll.data import load as load_data
+    from qll.properties import load_fitting
+    from qll.verify.given import needs_data
+
+    if data is None:
+        rule = load_fitting(prop, network.output_size, **settings)
+        if not rule.is_closed:
+            raise needs_data(rule)
+        return rule, torch.zeros(1, *network.input_shape), None
+    images = load_data(data, data_dir, **table)
+    fits = network.output_size if images.schema is None else images.schema
+    return load_fitting(prop, fits, **settings), *images.test.batch(slice(0, count or None))
+
+
+def _keep(out: Path, x: Tensor, labels: Tensor | None, found: AttackResult) -> None:
     import numpy as np
 
     from qll.data.pictures import save_comparison
@@ -105,7 +138,7 @@ def _keep(out: Path, x: Tensor, labels: Tensor, found: AttackResult) -> None:
     arrays = {
         "index": rows,
         "clean": x.numpy()[rows],
-        "labels": labels.numpy()[rows],
+        **({} if labels is None else {"labels": labels.numpy()[rows]}),
         "outputs": found.outputs.numpy()[rows],
         "margin": found.margins.numpy()[rows],
         **{f"attacked_{name}": t.numpy()[rows] for name, t in found.points.items()},

@@ -27,11 +27,20 @@ def closed_lines(
     if status == "verified" or row.get("witness") is None:
         return [f"{status} ({row['nodes']} nodes, {row['seconds']:.2f} s)"]
     broke = f": {row['detail']}" if row.get("detail") else ""
-    return [f"falsified ({row['seconds']:.2f} s){broke}", *_witness(rule, row, networks)]
+    witness = witness_lines(rule, row["witness"], row.get("witness2"), networks)
+    return [f"falsified ({row['seconds']:.2f} s){broke}", *witness]
 
 
-def _witness(rule: Property, row: dict[str, Any], networks: tuple[Network, Network]) -> list[str]:
-    first, second = row["witness"], row.get("witness2")
+def witness_lines(
+    rule: Property,
+    first: list[float],
+    second: list[float] | None,
+    networks: tuple[Network, Network],
+    *,
+    all_in: str = "--json",
+) -> list[str]:
+    """The point, or the two of them, and what the networks answer there, by names; ``all_in`` is
+    the option that writes every number."""
     names = [f"x[{k}]" for k in range(len(first))]
     outputs = [f"y[{k}]" for k in range(networks[0].output_size)]
     for declared in rule.specification.names:
@@ -46,7 +55,7 @@ def _witness(rule: Property, row: dict[str, Any], networks: tuple[Network, Netwo
             line += f"  and  {second[k]:.9g}"
         lines.append(line)
     if len(names) > _SHOWN:
-        lines.append(f"  and {len(names) - _SHOWN} inputs more: see --json")
+        lines.append(f"  and {len(names) - _SHOWN} inputs more: see {all_in}")
     values = [_outputs(n, point) for n, point in zip(networks, (first, second), strict=True)]
     for k, name in enumerate(outputs):
         if values[0] is None:

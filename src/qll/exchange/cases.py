@@ -6,7 +6,7 @@ speaks of outputs only stays whole. The document is satisfiable iff some case is
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
@@ -21,7 +21,7 @@ from qll.exchange.document import (
     conjunction,
     disjunction,
 )
-from qll.formula.hard import ZERO
+from qll.formula.hard import ZERO, Slot
 
 # Cases from products of disjunctions; one disjunction alone may have as many as it likes.
 MOST_PRODUCTS = 1000
@@ -117,12 +117,46 @@ def cases(document: Document) -> Iterator[Case]:
     if any(whole.is_empty_at(index) for index in document.bounds.narrow()):
         return
     splits = []
-    for assertion in document.assertions:
+    for assertion in _between(document.assertions):
         if isinstance(assertion, Some) and _splits(assertion):
             splits.append(assertion)
         elif start is not None:
             start = start.with_part(assertion)
     yield from _split(start, splits)
+
+
+def _between(assertions: Iterable[Assertion]) -> list[Assertion]:
+    """Several ``!=`` of one sum say that it lies in an interval between two of the numbers: as one
+    disjunction of so many intervals these are fewer cases than one by one."""
+    found: list[Assertion] = []
+    apart: dict[tuple[tuple[Slot, Fraction], ...], list[Fraction]] = {}
+    for assertion in assertions:
+        atom = _unequal(assertion)
+        if atom is None:
+            found.append(assertion)
+            continue
+        scale = atom.terms[0][1]
+        terms = tuple((slot, c / scale) for slot, c in atom.terms)
+        apart.setdefault(terms, []).append(-atom.constant / scale)
+    for terms, values in apart.items():
+        turned = tuple((slot, -c) for slot, c in terms)
+        ends = sorted(set(values))
+        above = [Atom(terms, -value, strict=True) for value in ends]
+        below = [Atom(turned, value, strict=True) for value in ends]
+        inner = [All((low, high)) for low, high in zip(above, below[1:], strict=False)]
+        found.append(Some((below[0], *inner, above[-1])))
+    return found
+
+
+def _unequal(node: Assertion) -> Atom | None:
+    """``sum > v`` of ``sum > v or sum < v``."""
+    if not isinstance(node, Some) or len(node.parts) != 2:
+        return None
+    one, other = node.parts
+    if not isinstance(one, Atom) or not one.strict or not one.terms:
+        return None
+    turned = tuple((slot, -c) for slot, c in one.terms)
+    return one if other == Atom(turned, -one.constant, strict=True) else None
 
 
 def _chosen(case: Case, splits: list[Some]) -> tuple[Case | None, list[Some]]:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from qll.exchange.cases import Case, cases, substitute, unbounded
 from qll.exchange.document import All, Assertion, Atom, Document, Some, atoms, hard_form
-from qll.exchange.rounding import Boxes, inexact_inputs
+from qll.exchange.rounding import Boxes, has_gap, inexact_inputs
 from qll.formula.asked import MOST_SOLVED, Asked, bounded, without_equations
 from qll.formula.hard import Affine, HardForm, negated
 from qll.formula.normal import Ties
@@ -58,6 +58,8 @@ def parts(
             continue  # no point of the region is left
         strict = [atom.strict for atom in atoms(condition)]
         lower, upper = boxes.of(case)
+        if arithmetic == "float32" and has_gap(case, lower, upper, known):
+            continue
         if known and arithmetic == "float32":  # where it is a number of that type that is meant
             notes[FIXED_NOTE] = None
             for index, value in known.items():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from array import array
+from collections.abc import Collection
 from fractions import Fraction
 
 import numpy as np
@@ -108,3 +109,24 @@ def within(case: Case, point: Array, dtype: type[np.floating]) -> Array:
         value = min(max(moved[index], least), most)
         moved[index] = value if least <= most else point[index]
     return moved
+
+
+def has_gap(case: Case, lower: Array, upper: Array, known: Collection[int]) -> bool:
+    """Whether some input, other than those of ``known`` values, lies between two neighbouring
+    float32 numbers, within the box or around it: there is then no point in float32."""
+    with np.errstate(over="ignore"):
+        low, high = lower.astype(np.float32), upper.astype(np.float32)
+    # Ends that round to the same number or to neighbours: the only ones to look at.
+    near = np.flatnonzero(np.nextafter(low, np.float32(np.inf)) >= high)
+    for index in map(int, near):
+        ends = [case.side(index, side) for side in ("lower", "upper")]
+        if index in known or None in ends:
+            continue
+        least, most = (
+            inward(side, end, np.float32)
+            for side, end in zip(("lower", "upper"), ends, strict=True)
+            if end is not None
+        )
+        if least > most:
+            return True
+    return False
