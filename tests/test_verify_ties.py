@@ -45,6 +45,8 @@ def answer(assertions: str, path: Path, box: str = BOX1) -> Decision:
         ("(== X_1 (* 2 X_0)) (> Y_1 (* 2 Y_0))", "unsat"),  # behind an equation
         ("(> Y_0 1) (>= Y_1 0.5)", "unsat"),  # with a comparison that is not strict
         ("(or (> Y_0 1) (< Y_1 0))", "unsat"),
+        ("(< X_0 1) (>= X_0 0) (>= Y_0 1)", "unsat"),  # by two of them together
+        ("(<= X_0 X_1) (>= X_0 0) (> Y_0 Y_1)", "unsat"),
         ("(or (> Y_0 1) (< Y_1 0.5))", "sat"),
     ],
 )
@@ -74,8 +76,8 @@ def test_what_is_refuted_has_no_point(seed: int, tmp_path: Path) -> None:
     shapes = [(5, 2), (4, 5), (2, 4)]
     layers = [(rng.integers(-8, 9, s) / 8, rng.integers(-8, 9, s[0]) / 8) for s in shapes]
     network = load(layered(tmp_path / "net.onnx", *layers))
-    refuter = Refuter.of(network.program)
-    assert refuter is not None
+    assert Refuter.fits(network.program)
+    refuter = Refuter(network.program)
     axis = [F(k, 4) for k in range(-4, 5)]
     points = list(product(axis, repeat=2))
     outputs = [network.evaluate_exact.at(point) for point in points]
@@ -88,6 +90,7 @@ def test_what_is_refuted_has_no_point(seed: int, tmp_path: Path) -> None:
             for strict in (False, True):
                 atom = Atom(terms, -threshold, strict)
                 reached = beside < 0 or (beside == 0 and not strict)
-                node = Some((atom, Atom((), F(-1)))) if strict else All((atom, atom))
+                held = Atom(((("x", 0), F(1)), (("x", 1), F(-2))), F(3))  # everywhere
+                node = Some((atom, Atom((), F(-1)))) if strict else All((atom, held))
                 assert not (refuter.refutes(box, node, 0.03) and reached)
     assert refuter.refutes(box, Atom(((("y", 0), F(1)),), F(-1000)), 1.0)

@@ -170,7 +170,6 @@ class _Decider:
         self.notes: dict[str, None] = {}
         self.proofs: dict[str, None] = {}  # notes of cases without a witness
         self.witness: Array | None = None
-        self.refuters: dict[int, Refuter | None] = {}  # by network
         self.given_up = False  # some case is unknown for another reason than time
 
     @property
@@ -212,8 +211,7 @@ class _Decider:
     def ask(self, asked: list[_Asked], seconds: float) -> list[_Asked]:
         """Those that need more time."""
         open_, rest = list[_Asked](), list[_Asked]()
-        for item in asked:
-            distance = self.distance(item)
+        for item, distance in zip(asked, self.distances(asked), strict=True):
             if distance <= NEAR and self.refutes(item):
                 continue
             if distance <= TIE:
@@ -252,32 +250,36 @@ class _Decider:
                     self.proofs[f"unknown: {verdict.reason}"] = None
         return open_
 
-    def distance(self, item: _Asked) -> float:
+    def distances(self, asked: list[_Asked]) -> list[float]:
         """How far from a tie a short search ends that finds no violation, against the thresholds;
         infinite where that is of no use."""
-        query = item.query
-        if query.vacuous or isinstance(query.search.tree, bool) or self.refuter(item) is None:
-            return np.inf
-        found = attack(SearchNetwork(query.form), [query], LOOK)[0]
-        judgement = judge(query, query.clip(found.point))
-        if judgement.worth is Worth.VIOLATION or judgement.value is None:
-            return np.inf
-        scale = max(1.0, float(np.abs(query.compiled.constant).max(initial=0.0)))
-        return max(map(abs, judgement.value)) / scale
+        found = [np.inf] * len(asked)
+        by_network: dict[int, list[int]] = {}
+        for k, item in enumerate(asked):
+            query = item.query
+            known = query.vacuous or isinstance(query.search.tree, bool)
+            if not known and self.may_refute(item):
+                by_network.setdefault(id(item.network), []).append(k)
+        for own in by_network.values():
+            queries = [asked[k].query for k in own]
+            reached = attack(SearchNetwork(queries[0].form), queries, LOOK)
+            for k, query, best in zip(own, queries, reached, strict=True):
+                judgement = judge(query, query.clip(best.point))
+                if judgement.worth is Worth.VIOLATION or judgement.value is None:
+                    continue
+                scale = max(1.0, float(np.abs(query.compiled.constant).max(initial=0.0)))
+                found[k] = max(map(abs, judgement.value)) / scale
+        return found
 
-    def refuter(self, item: _Asked) -> Refuter | None:
-        """Rational arithmetic for the network, if it is small; float32 has no part in it."""
-        key = id(item.network)
-        if key not in self.refuters:
-            image = item.network.image if isinstance(item.network, Moved) else None
-            real = self.arithmetic != "float32"
-            self.refuters[key] = Refuter.of(item.network.program, image) if real else None
-        return self.refuters[key]
+    def may_refute(self, item: _Asked) -> bool:
+        """Whether rational arithmetic is for the network; float32 has no part in it."""
+        return self.arithmetic != "float32" and Refuter.fits(item.network.program)
 
     def refutes(self, item: _Asked) -> bool:
-        refuter = self.refuter(item)
-        if refuter is None or self.left <= 0:
+        if self.left <= 0 or not self.may_refute(item):
             return False
+        image = item.network.image if isinstance(item.network, Moved) else None
+        refuter = Refuter(item.network.program, image)
         found = refuter.refutes(item.box, item.assertion, min(EXACT_SECONDS, self.left))
         if found:
             self.proofs[EXACT_NOTE] = None

@@ -13,6 +13,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import combinations
 from typing import TypeAlias
 
 from qll.exchange.document import All, Assertion, Atom, Some
@@ -27,6 +28,7 @@ Row: TypeAlias = tuple[Fraction, ...]  # coefficients of the inputs, then the co
 # Products for one box, some tenths of a second in fractions.
 MOST_PRODUCTS = 300_000
 SLOPE_BITS = 12
+MOST_PAIRED = 12  # comparisons of which two are added
 # What an unstable ReLU is at least: the nearer of 0 and its argument, always 0, always its argument
 LOWER = ("near", "zero", "same")
 
@@ -60,17 +62,16 @@ class Refuter:
             ]
             self._inputs = [_Between(row, row) for row in rows]
 
-    @classmethod
-    def of(cls, program: Program, image: Sequence[Affine] | None = None) -> Refuter | None:
-        """None for networks that are too large, or have other activations."""
+    @staticmethod
+    def fits(program: Program) -> bool:
+        """Whether the network is small enough, and has no other activations."""
         products = 0
         for step in program.steps:
             if isinstance(step, AffineMap):
                 products += sum(entries(matrix).size for _, matrix in step.terms)
             elif step.function != RELU:
-                return None
-        fits = products * (program.widths[0] + 1) <= MOST_PRODUCTS
-        return cls(program, image) if fits else None
+                return False
+        return products * (program.widths[0] + 1) <= MOST_PRODUCTS
 
     def _unit(self, k: int) -> Row:
         return tuple(Fraction(int(j == k)) for j in range(self.size + 1))
@@ -180,17 +181,58 @@ def _relu(value: _Between, box: Box, lower: str) -> _Between:
 def _fails(node: Assertion, box: Box, x: list[_Between], y: list[_Between]) -> bool:
     """Whether no point of the box satisfies it."""
     match node:
-        case Atom(terms, constant, strict):
-            parts = []
-            for (source, k), c in terms:
-                value = (x if source == "x" else y)[k]
-                parts.append((c, value.high if c > 0 else value.low))
-            most = _most(_sum(parts, constant, len(box)), box)
-            return most <= 0 if strict else most < 0
-        case All(parts_):
-            return any(_fails(part, box, x, y) for part in parts_)
-        case Some(parts_):
-            return all(_fails(part, box, x, y) for part in parts_)
+        case Atom(_, _, strict):
+            return _is_refuted(_at_most(node, x, y, len(box)), box, strict=strict)
+        case All():
+            atoms, others = _flat(node)
+            if any(_fails(part, box, x, y) for part in others):
+                return True
+            rows = [(_at_most(atom, x, y, len(box)), atom.strict) for atom in atoms]
+            if any(_is_refuted(row, box, strict=strict) for row, strict in rows):
+                return True
+            pairs = combinations(rows, 2) if len(rows) <= MOST_PAIRED else ()
+            return any(_exclude(one, other, box) for one, other in pairs)
+        case Some(parts):
+            return all(_fails(part, box, x, y) for part in parts)
+
+
+def _flat(node: All) -> tuple[list[Atom], list[Assertion]]:
+    atoms, others = list[Atom](), list[Assertion]()
+    for part in node.parts:
+        if isinstance(part, All):
+            more = _flat(part)
+            atoms, others = atoms + more[0], others + more[1]
+        elif isinstance(part, Atom):
+            atoms.append(part)
+        else:
+            others.append(part)
+    return atoms, others
+
+
+def _at_most(atom: Atom, x: list[_Between], y: list[_Between], size: int) -> Row:
+    """A function of the inputs that the sum of the atom does not exceed."""
+    parts = []
+    for (source, k), c in atom.terms:
+        value = (x if source == "x" else y)[k]
+        parts.append((c, value.high if c > 0 else value.low))
+    return _sum(parts, atom.constant, size)
+
+
+def _is_refuted(row: Row, box: Box, *, strict: bool) -> bool:
+    most = _most(row, box)
+    return most <= 0 if strict else most < 0
+
+
+def _exclude(one: tuple[Row, bool], other: tuple[Row, bool], box: Box) -> bool:
+    """Whether two comparisons cannot both hold: a positive combination of them, from which an input
+    is gone, holds nowhere."""
+    (first, first_strict), (second, second_strict) = one, other
+    factors = {-a / b for a, b in zip(first[:-1], second[:-1], strict=True) if a * b < 0}
+    for factor in factors:
+        row = tuple(a + factor * b for a, b in zip(first, second, strict=True))
+        if _is_refuted(row, box, strict=first_strict or second_strict):
+            return True
+    return False
 
 
 def _halves(box: Box, k: int) -> list[Box]:
