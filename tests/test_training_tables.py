@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from qll.prediction import class_weights, prediction_loss
 from qll.properties import declared_parameters, parse
 from qll.reports.moved import describe_move, describe_row
 from qll.training.config import resolve
+from qll.training.frameworks.added import add_gradients
 from qll.training.loop import build_model, train
 from qll.training.pairs import may_meet, near_term
 from qll.training.still import Still
@@ -323,6 +325,45 @@ def test_a_run_reports_a_rule_that_cannot_move(tmp_path: Path) -> None:
         options = {"epochs": 6, "logic": "qll:5", "network": "mlp:8", "learning_rate": 1e-4}
         train(resolve(source, data.name, options=options), data=data, reporter=Notes())
         assert len([n for n in notes if "does not move" in n]) == expected, notes
+
+
+@pytest.mark.parametrize("added", [False, True])
+def test_a_loop_of_ones_own_counts_in_units(added: bool) -> None:
+    """Of outputs around 0.185 that spread by 0.003, without a word about scales: the rule is
+    learned. Told that their unit is 1, it cannot move, and that is said."""
+    x = torch.rand(64, 2, generator=torch.Generator().manual_seed(0))
+    labels = 0.18 + 0.01 * x[:, :1]
+    prop = qll.parse("forall x in box(0, 1): y[0] >= 0.184 and y[0] <= 0.186", outputs=1)
+
+    def losses(prop: qll.Property, steps: int, rate: float) -> list[float]:
+        torch.manual_seed(0)
+        model = nn.Linear(2, 1)
+        with torch.no_grad():
+            model.weight.mul_(0.003)
+            model.bias.fill_(0.19)
+        term = qll.PropertyLoss(
+            prop, attack="apgd:2,restarts=0", task="regression", learned=0.0, engine="autograd"
+        )
+        optimiser = torch.optim.SGD(model.parameters(), lr=rate)
+        found = []
+        for _ in range(steps):
+            optimiser.zero_grad()
+            if added:
+                nn.functional.mse_loss(model(x), labels).backward()
+                add_gradients(term, model, x, labels)
+            else:
+                term(model, x, labels).backward()
+            assert term.last is not None
+            found.append(term.last.property)
+            optimiser.step()
+        return found
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        scaled = losses(prop, 40, 0.02)
+    assert scaled[0] > 1.0 and scaled[-1] < 0.8 * scaled[0]
+    with pytest.warns(UserWarning, match="does not move.*100 steps.*with_scales"):
+        losses(prop.with_scales(y=[1.0]), 100, 1e-4)
 
 
 @pytest.mark.parametrize("logic", sorted(LOGICS))

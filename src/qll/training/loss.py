@@ -21,8 +21,9 @@ The paper's own runs (``qll train``, ``qll reproduce``) have neither, as publish
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 import torch
@@ -40,6 +41,7 @@ from qll.prediction import check_given, check_task, guess_loss, prediction_loss
 from qll.property import Property, check_property
 from qll.regions.clauses import turns
 from qll.training.balance import Balance, Weight
+from qll.training.still import StillSteps
 
 if TYPE_CHECKING:
     from qll.regions import Region
@@ -128,6 +130,10 @@ class PropertyLoss:
     ``learned`` is the share by which the prediction's loss must be below that of a constant guess
     for the property to have its full weight; in between, the weight grows with it. 0.0: full weight
     from the first step. It is not used where ``task`` is a loss of yours.
+
+    A rule without scales (``prop.with_scales``) takes them from the first batch, where its labels
+    are numbers to predict: comparisons are softened in units of their deviation. A rule whose soft
+    value cannot move all the same is warned of.
     """
 
     def __init__(
@@ -155,14 +161,17 @@ class PropertyLoss:
         self.engine: Engine = check_engine(engine)
         self.calls = 0
         self.last: Seen | None = None
+        self._still = StillSteps()
 
     def __call__(self, model: nn.Module, x: Tensor, labels: Tensor) -> Tensor:
         """The number to minimise for this batch: call ``backward`` on it."""
         check_given(labels)
         with folded_once():
             y = run_model(training_forward(model, x), x)
+            self.take_scales(x, y, labels)
             prediction, share = self.predicted(y, labels)
             term = self.attacked(model, x, labels)
+        self.watch(term, y)
         property_loss = self.reduce(term)
         weight = weigh(model, prediction, property_loss, self.balance).value * share
         self.last = Seen(
@@ -172,6 +181,29 @@ class PropertyLoss:
             term.share,
         )
         return prediction + weight * property_loss
+
+    def take_scales(self, x: Tensor, y: Tensor, labels: Tensor) -> None:
+        """Units for a rule that has none, from the first batch whose labels are numbers to predict:
+        what is predicted spreads as they do. Classes and logits are on a scale of their own."""
+        wanted = self.task == "regression" or not isinstance(self.task, str)
+        numbers = labels.is_floating_point() and labels.numel() == y.numel()
+        if self.prop.scales or not (wanted and numbers and len(y) > 1):
+            return
+        self.prop = self.prop.with_scales(y=_spread(labels.reshape(y.shape)), x=_spread(x))
+
+    def watch(self, term: PropertyTerm, y: Tensor) -> None:
+        """Warns, once, of a rule whose soft value cannot move."""
+        if not len(term.losses):
+            return
+
+        def slack() -> float:
+            several = self.task == "multi-label" and self.prop.uses_labels
+            shaped = replace(self.prop, inputs=tuple(term.points["x"].shape[1:]))
+            return sum(shaped.slack(self.logic, outputs=y.shape[1], multi_label=several))
+
+        loss = float(term.losses.detach().mean())
+        if (said := self._still.see(loss, term.share, slack)) is not None:
+            warnings.warn(said, stacklevel=3)
 
     def predicted(self, y: Tensor, labels: Tensor) -> tuple[Tensor, float]:
         """The loss of prediction, and how much of its weight the property has by now."""
@@ -235,6 +267,12 @@ class PropertyLoss:
             f"attack={self.attack.spec()!r}, balance={self.balance!r}, floor={self.floor!r}, "
             f"learned={self.learned!r})"
         )
+
+
+def _spread(values: Tensor) -> list[float]:
+    """The deviation of each entry; 1 of one that does not move."""
+    found = values.detach().flatten(1).double().std(0)
+    return [float(s) if math.isfinite(s) and s > 0 else 1.0 for s in found]
 
 
 def _one_number(loss: object) -> Tensor:

@@ -34,8 +34,10 @@ def add_gradients(property_loss: PropertyLoss, model: nn.Module, x: Tensor, labe
     with folded_once():
         with torch.no_grad():
             y = run_model(training_forward(model, x), x)
+            property_loss.take_scales(x, y, labels)
             prediction, share = property_loss.predicted(y, labels)
         term = property_loss.attacked(model, x, labels)
+    property_loss.watch(term, y)
     loss = property_loss.reduce(term)
     trained = [p for p in model.parameters() if p.requires_grad]
     found: dict[nn.Parameter, Tensor] = {}
