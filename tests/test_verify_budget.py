@@ -12,7 +12,7 @@ from verify_cases import FormNetwork, chain, chain_prover, graph_prover
 
 from qll.formula.hard import affine
 from qll.networks.relu_form import FormLayer, ReluForm
-from qll.verify import root
+from qll.verify import depth_first, root
 from qll.verify.attack import Plan, SearchNetwork, attack
 from qll.verify.backend import Budget
 from qll.verify.backends.bab import BranchAndBound
@@ -78,6 +78,7 @@ def test_the_budget_holds(name: str) -> None:
 
 def test_open_domains_take_a_bounded_amount_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(root, "MOST_BYTES", 1)
+    monkeypatch.setattr(depth_first, "fits", lambda form: False)  # which takes none, and goes on
     _, query = CASES["chain"]
     backend = BranchAndBound(choose=lambda q: chain_prover(q.form))
     verdict = backend.decide([query], Budget(seconds=60, clock="cpu"))[0]

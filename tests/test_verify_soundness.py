@@ -16,11 +16,14 @@ from verify_cases import (
     worst_value,
 )
 
+from qll.bounds.graph import GraphBounder
+from qll.bounds.lanes import ChainBounder
 from qll.formula.hard import Max, Min, affine
 from qll.verify import clock
 from qll.verify.backend import Budget
 from qll.verify.backends.bab import BranchAndBound
 from qll.verify.boxes import BoxProver
+from qll.verify.prover import NeuronProver
 from qll.verify.query import Query
 from qll.verify.verdict import Status
 
@@ -32,7 +35,16 @@ PROVERS: dict[str, Callable[[Query], Any]] = {
     "boxes-torch": lambda q: BoxProver(q.form, compiled=False),
     "graph": lambda q: graph_prover(q.form),
     "chain": lambda q: chain_prover(q.form),
+    "programs": lambda q: programs_prover(q),
 }
+
+
+def programs_prover(query: Query) -> NeuronProver:
+    """Depth first alone, on the bounds that the query is proved with."""
+    chain = takes("chain", query) and len(query.form.layers) > 1
+    return NeuronProver((ChainBounder if chain else GraphBounder)(query.form), turn=0.0)
+
+
 # Within this share of the numbers involved the enumeration's own solver cannot tell.
 TIE = 1e-6
 

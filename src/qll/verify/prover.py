@@ -20,8 +20,9 @@ import numpy as np
 from qll.bounds.bounder import Bounder
 from qll.bounds.rounding import Rounding, Sizes
 from qll.limits import OutOfTime
-from qll.verify import clock
+from qll.verify import clock, depth_first
 from qll.verify.condition import Array
+from qll.verify.implications import load_kernels
 from qll.verify.proof import Effort, NeuronBound, Outcome, Search, Subproblem, Tightened
 from qll.verify.query import Query
 from qll.verify.root import Root
@@ -32,6 +33,12 @@ NARROW = 4
 # Linear programmes may take this share of the time, and this many seconds at once.
 CLIMB_SHARE = 0.25
 CLIMB_START = 0.15
+# Seconds of the first turn of a search, where there are two.
+TURN = 0.25
+# How much longer the turns of depth first are once it looks as if it would be done in time.
+PROMISING = 4.0
+# A coordinate this near to an end of its range, as a share of it, is meant to be there.
+SNAP = 1e-6
 
 
 class NeuronProver:
@@ -39,14 +46,20 @@ class NeuronProver:
 
     tells_freely = True  # a proof that can be written down costs no more than one that cannot
 
-    def __init__(self, bounder: Bounder, effort: Effort | None = None) -> None:
-        self.bounder = bounder
+    def __init__(
+        self, bounder: Bounder, effort: Effort | None = None, *, turn: float = TURN
+    ) -> None:
+        """``turn`` are the seconds of a search's first turn in a small network; 0: depth first
+        alone."""
+        self.bounder, self.turn = bounder, turn
         self.effort = Effort() if effort is None else effort
         self.keeps = True  # closed domains, for certificates
         self._rounding: Rounding | None = None
 
     def prepare(self) -> None:
         self.bounder.prepare()
+        if depth_first.fits(self.bounder.form):
+            load_kernels()
 
     def sizes(self, query: Query) -> Sizes:
         """Of the query's network; queries of one prover share what does not depend on the box."""
@@ -73,7 +86,7 @@ class NeuronProver:
                 self.bounder, query, self.sizes(query), effort=self.effort, deadline=deadline,
                 search=search, keeps=self.keeps,
             )  # fmt: skip
-            run.most_nodes, run.most_short = most_nodes, most_short
+            run.most_nodes, run.most_short, run.turn = most_nodes, most_short, self.turn
             if known is not None:
                 run.learn(*known)
             try:
@@ -86,27 +99,101 @@ class NeuronProver:
 class Run(Root):
     """Branch and bound on the signs of neurons."""
 
+    turn = TURN
+
     def branch(self, nodes: list[Subproblem]) -> None:
+        self.queue = sorted(nodes, key=lambda n: n.bound)
+        self.rounds = 0
+        if np.isfinite(self.most_nodes) or not depth_first.fits(self.bounder.form):
+            self.best_first(self.deadline)
+        else:
+            self.in_turns(nodes)
+
+    def in_turns(self, nodes: list[Subproblem]) -> None:
+        """Best first, and depth first by linear programs, in turns that grow: on networks of the
+        same size now one of them is a hundred times faster, now the other."""
+        out, proof = self.outcome, self.proof
+        before = len(proof.refuted), len(proof.empty)
+        turn, used = self.turn, 0.0
+        deep: depth_first.Programs | None = None
+        while True:
+            if turn:
+                self.best_first(min(clock.now() + turn, self.deadline))
+            if out.proved or out.candidate is not None or self.out_of_time():
+                return
+            if deep is None:
+                deep = depth_first.Programs([self.problem(node) for node in nodes], self.keeps)
+            alone = not turn or out.reason is not None  # which depth first may do without
+            now = clock.now()
+            more = PROMISING if used < (self.deadline - now + used) * deep.share else 1.0
+            until = self.deadline if alone else min(now + more * turn, self.deadline)
+            deep.run(until, self.most_proof)
+            used += clock.now() - now
+            if deep.closed:
+                out.proved, out.reason = True, None
+                out.least = min(out.least, deep.least)
+                if self.keeps and not deep.keeps:
+                    self.drop()
+                proof.refuted[before[0] :], proof.empty[before[1] :] = deep.refuted, deep.empty
+            elif deep.found is not None:
+                out.candidate, out.reason = deep.found, None
+            out.nodes += deep.take_nodes()
+            if deep.closed or deep.found is not None:
+                return
+            if alone:
+                out.bound = deep.bound if out.reason is None else out.bound
+                late = Reason.TIME if self.out_of_time() else Reason.SPLITS
+                out.reason = out.reason or late
+                return
+            turn = np.inf if deep.stuck else 2 * turn
+
+    def problem(self, node: Subproblem) -> depth_first.Problem:
+        """An open obligation at the root, for linear programs."""
+        condition, leaves = self.query.search, list(self.known[node.obligation].leaves)
+        lower, upper = self.query.lower, self.query.upper
+
+        def judge(point: Array, exact: bool) -> Array | None:
+            # A program ends at a corner up to its tolerance; conditions may hold at corners alone.
+            near = SNAP * (upper - lower)
+            corner = np.where(
+                point < lower + near, lower, np.where(point > upper - near, upper, point)
+            )
+            here = self.query.clip(np.stack([point, corner]))
+            values = condition.leaf_values(self.query.form.forward(here), here)[:, leaves]
+            if exact or self.query.is_near(float(values.min(axis=1).max())):
+                return self.search(here, leaves, exact)
+            return None
+
+        return depth_first.Problem(
+            node, self.bounder, self.sizes, self.margin,
+            outputs=-condition.outputs[leaves],
+            constant=-condition.constant[leaves],
+            inputs=None if condition.inputs is None else -condition.inputs[leaves],
+            judge=judge,
+        )  # fmt: skip
+
+    def best_first(self, until: float) -> None:
+        """Split the worst open domains until then, or until the outcome is known."""
         out = self.outcome
-        queue = sorted(nodes, key=lambda n: n.bound)
-        rounds = 0
-        while queue:
-            out.bound = queue[0].bound
+        while self.queue:
+            out.bound = self.queue[0].bound
             if self.out_of_time():
                 out.reason = Reason.TIME
+                return
+            if clock.now() > until:
                 return
             if out.nodes > self.most_nodes:
                 out.reason = Reason.NODES
                 return
             if len(self.proof.refuted) + len(self.proof.empty) > self.most_proof:
                 self.drop()
-            if len(queue) > self.most_kept:
+            if len(self.queue) > self.most_kept:
                 out.reason = Reason.MEMORY
                 return
-            if (rounds < 8 or rounds % 4 == 0) and self.hunt(queue, rounds):
+            if (self.rounds < 8 or self.rounds % 4 == 0) and self.hunt(self.queue, self.rounds):
                 return
-            rounds += 1
-            chosen, queue = queue[:16], queue[16:]
+            self.rounds += 1
+            chosen, self.queue = self.queue[:16], self.queue[16:]
             children: list[Subproblem] = []
             exact: list[Subproblem] = []
             for node, pair in zip(chosen, self.pick(chosen), strict=True):
@@ -131,7 +218,7 @@ class Run(Root):
                 if node.depth <= self.effort.retighten_depth and not self.out_of_time():
                     self.retighten(node)
             rest = self.refute(rest, self.effort.refine)
-            queue = sorted(queue + rest, key=lambda n: n.bound)
+            self.queue = sorted(self.queue + rest, key=lambda n: n.bound)
         out.proved = True
 
     def hunt(self, queue: list[Subproblem], rounds: int) -> bool:

@@ -1,0 +1,100 @@
+"""Depth first by linear programs: proofs of formulas are checked, propagation loses nothing."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from verify_cases import random_condition, random_network
+
+from qll.bounds.lanes import ChainBounder
+from qll.verify import clock
+from qll.verify.backend import Budget
+from qll.verify.backends.bab import BranchAndBound
+from qll.verify.certificate import confirm
+from qll.verify.implications import Implications
+from qll.verify.prover import NeuronProver
+from qll.verify.query import Query
+from qll.verify.simplex import Rows
+from qll.verify.verdict import Evidence, Status
+
+pytest.importorskip("numba")
+pytest.importorskip("highspy")
+
+
+def bench() -> Any:
+    path = Path(__file__).parent.parent / "bench" / "hard_small.py"
+    spec = importlib.util.spec_from_file_location("bench_hard_small", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def alone(query: Query) -> NeuronProver:
+    return NeuronProver(ChainBounder(query.form), turn=0.0)
+
+
+def test_formulas_are_decided_and_their_proofs_confirmed() -> None:
+    """Neither intervals nor linear relaxations say anything of them at the root."""
+    for instance in bench().formulas(True, 0):
+        query = instance.query()
+        backend = BranchAndBound(choose=alone)
+        (verdict,) = backend.decide([query], Budget(seconds=60, proofs=True))
+        wanted = Status.VERIFIED if instance.holds else Status.FALSIFIED
+        assert verdict.status is wanted, instance.name
+        assert verdict.nodes < 200
+        assert confirm(query, verdict)[0].evidence is Evidence.CHECKED
+
+
+def test_searches_that_take_turns_go_on_where_they_were() -> None:
+    (instance,) = (i for i in bench().formulas(True, 0) if i.name == "3-sat_v12_c60")
+    query = instance.query()
+    prover = NeuronProver(ChainBounder(query.form), turn=1e-3)
+    assert prover.prove(query, clock.now() + 60.0, lambda *_: None).proved
+
+
+def test_propagation_keeps_every_violation() -> None:
+    """Points that violate lie within what a violation is said to imply."""
+    kept = shrunk = 0
+    for seed in range(150):
+        rng = np.random.default_rng(seed)
+        network = random_network(rng, skips=seed % 2 == 0)
+        form = network.relu_form
+        centre, radius = rng.standard_normal(form.input_size), 1.0
+        query = Query(
+            network, centre - radius, centre + radius,
+            random_condition(rng, 3, form.input_size, 0),
+        )  # fmt: skip
+        points = rng.uniform(query.lower, query.upper, (400, form.input_size))
+        condition = query.search
+        values = condition.leaf_values(form.forward(points), points)
+        rows = Rows.of(form)
+        inputs = None if condition.inputs is None else -condition.inputs
+        objectives, constants = rows.objectives(
+            form, -condition.outputs, -condition.constant, inputs
+        )
+        z = np.concatenate(form.pre_activations(points)[:-1], axis=1)
+        columns = np.concatenate([points, np.maximum(z, 0.0)], axis=1)
+        assert np.allclose(columns @ objectives.T + constants, -values)
+        ends = [z.min(axis=0) - 1.0, z.max(axis=0) + 1.0]
+        box = query.lower, query.upper
+        implied = Implications(rows, box, (ends[0], ends[1]), objectives, constants)
+        violating = (values >= 0).all(axis=1)
+        if not implied.possible:
+            assert not violating.any(), seed
+            shrunk += 1
+            continue
+        low, high, zlow, zhigh = implied.root
+        slack = 1e-6 * (1.0 + np.abs(columns).max())
+        assert (columns[violating] >= low - slack).all(), seed
+        assert (columns[violating] <= high + slack).all(), seed
+        assert (z[violating] >= zlow - slack).all() and (z[violating] <= zhigh + slack).all(), seed
+        kept += int(violating.sum())
+        shrunk += bool((high - low)[: form.input_size].sum() < 1.9 * form.input_size)
+    assert kept > 1000 and shrunk > 20
