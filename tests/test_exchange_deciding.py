@@ -71,6 +71,10 @@ def adder(tmp_path: Path) -> Path:
         ("(assert (<= 1.0 0.0))(assert (>= Y_0 0.0))", "unsat"),
         ("(assert (>= 1.0 0.0))(assert (>= Y_0 0.0))", "sat"),
         ("(assert (== X_0 X_1))(assert (>= Y_0 2.0))", "sat"),
+        # Of inputs alone: any point of the region, strictly within and on a line.
+        ("(assert (< (- X_1 X_0) 0))", "sat"),
+        ("(assert (> (+ X_0 X_1) 1.9))(assert (< X_0 0.99))", "sat"),
+        ("(assert (> (- X_1 X_0) 2))", "unsat"),
         ("(assert (== X_0 X_1))(assert (>= X_0 0.0))(assert (<= Y_0 -0.5))", "unsat"),
     ],
 )  # fmt: skip

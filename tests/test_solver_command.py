@@ -201,6 +201,16 @@ def test_capabilities_of_the_network_reader() -> None:
         assert "\nFix: " in run("supports", *arguments, code=2).stderr
 
 
+def test_deciding_a_query_loads_neither_torch_nor_the_parser_of_rules() -> None:
+    """Of an easy query, the start of the process is most of the time."""
+    code = "import sys, qll.exchange.models, qll.verify.documents; print(*sys.modules)"
+    loaded = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout.split()
+    assert "qll.verify.documents" in loaded
+    assert not {"torch", "lark", "scipy"} & set(loaded)
+
+
 def test_our_own_properties_are_not_queries(tmp_path: Path) -> None:
     rule = tmp_path / "rule.qll"
     rule.write_text("forall x in ball(x0, 0.1): y[0] >= 0\n")

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from qll.exchange.cases import Case, cases, substitute, unbounded
 from qll.exchange.document import All, Assertion, Atom, Document, Some, atoms, hard_form
 from qll.exchange.rounding import Boxes, has_gap, inexact_inputs
-from qll.formula.asked import MOST_SOLVED, Asked, bounded, without_equations
 from qll.formula.hard import Affine, HardForm, negated
 from qll.formula.normal import Ties
 
@@ -99,6 +98,9 @@ def _with_known(
 def _solved(part: Part, *, solved: bool) -> Part:
     """Over fewer inputs, by the equations between them; and with bounds, where constraints give an
     input some."""
+    # With the parser of our own language: not for the many queries without constraints.
+    from qll.formula.asked import MOST_SOLVED, Asked, bounded, without_equations
+
     lower, upper = part.lower.tolist(), part.upper.tolist()
     if not (np.isfinite(part.lower).all() and np.isfinite(part.upper).all()):
         lower, upper = bounded(lower, upper, part.constraints)

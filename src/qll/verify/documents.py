@@ -49,6 +49,7 @@ EXACT_SECONDS = 2.0
 NEAR, TIE = 1e-6, 1e-12
 TIE_SHARE, TIE_SECONDS = 0.2, 5.0
 LOOK = Plan(starts=2, steps=12)
+SCATTERED = 64  # points of a box
 # Of float32 and of coarser grids: on these, sums and differences of inputs are floats again.
 GRIDS = (24, 16, 8)
 
@@ -233,6 +234,8 @@ class _Decider:
             self.proofs.update(dict.fromkeys(verdict.notes))
             if verdict.status is Status.FALSIFIED and self.witness is None:
                 self.witness = self.confirmed(item, verdict)
+                if self.witness is None:
+                    self.witness = self.anywhere(item)
                 if self.witness is not None or self.refutes(item):
                     continue
                 if item.closed and self.left > 0:
@@ -242,13 +245,32 @@ class _Decider:
                 if self.witness is None:
                     self.proofs[TIE_NOTE] = None
                     self.given_up = True
-            elif verdict.status is Status.UNKNOWN:
+            elif verdict.status is Status.UNKNOWN and self.witness is None:
+                self.witness = self.anywhere(item)
+                if self.witness is not None:
+                    continue
                 if verdict.reason is Reason.TIME:
                     open_.append(item)
                 elif not self.refutes(item):
                     self.given_up = True
                     self.proofs[f"unknown: {verdict.reason}"] = None
         return open_
+
+    def anywhere(self, item: _Asked) -> Array | None:
+        """A point of the region, if nothing is asked of the outputs."""
+        query = item.query
+        if query.compiled.tree is not True:
+            return None
+        rng = np.random.default_rng(self.seed)
+        points = list(rng.uniform(query.lower, query.upper, (SCATTERED, query.lower.size)))
+        if query.member.point is not None:
+            points.append(np.array([float(v) for v in query.member.point]))
+        for point in points:
+            if query.contains(query.clip(point)):
+                found = Verdict(Status.FALSIFIED, "region", witness=query.clip(point))
+                if (witness := self.confirmed(item, found)) is not None:
+                    return witness
+        return None
 
     def distances(self, asked: list[_Asked]) -> list[float]:
         """How far from a tie a short search ends that finds no violation, against the thresholds;
