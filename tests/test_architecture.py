@@ -63,6 +63,7 @@ RANKS = {
     "reports": 12,
     "zoo": 13,
     "cli": 14,
+    "__main__": 15,
 }
 BESIDE = ("networks", "data")
 

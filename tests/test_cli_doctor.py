@@ -56,6 +56,7 @@ def test_every_command_stands_in_a_group_and_has_an_example() -> None:
     assert len(grouped) == len(set(grouped))
     assert set(commands) <= set(grouped)
     shown = CliRunner().invoke(build_app(), ["--help"]).output
+    assert "..." not in shown.split("From a rule")[1]  # every line is whole on 80 columns
     for name, command in commands.items():
         assert f"\n  {name} " in shown
         assert "Example: qll" in command.help or name in ("zoo", "supports"), name

@@ -75,3 +75,10 @@ def test_an_easy_query_needs_neither_torch_nor_kernels(
     said, heavy = loaded_after(run, "verify", str(query), "--network", str(network))
     assert said[0] == answer
     assert not {"torch", "numba", "scipy"} & heavy
+
+
+def test_the_package_runs_as_a_module() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "qll", "--version"], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip()[0].isdigit()

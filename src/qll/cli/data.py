@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 # Values of a category that are listed; the rest are counted.
 _SHOWN = 6
+_NAMES_ITS_ROW = "a row number?"
 
 
 def data(
@@ -31,10 +32,19 @@ def data(
     target: Target = "",
     features: Features = "",
     task: Annotated[str, typer.Option(help="classes, binary, labels or regression.")] = "",
+    decimal: Annotated[
+        str, typer.Option(help="How numbers are written: a point or a comma (1.234,5).")
+    ] = "",
+    missing: Annotated[
+        str, typer.Option(help="For empty cells: mean, commonest, drop (the row) or a value.")
+    ] = "",
     write: Annotated[
         bool, typer.Option("--write", help="Write the schema beside the table, to edit.")
     ] = False,
     out: Annotated[Path | None, typer.Option(help="Write the schema here instead.")] = None,
+    json_path: Annotated[
+        Path | None, typer.Option("--json", help="Write what was understood here.")
+    ] = None,
 ) -> None:
     """Show the schema of a table as it is understood: kinds, ranges and counts of its columns, what
     is predicted from them, and the split. Every cell is checked.
@@ -49,19 +59,45 @@ def data(
 
     console = Console(highlight=False)
     if source in data_sets:
-        _show_images(console, load(source))
+        _show_images(console, load(source), json_path)
         return
-    opened = open_source(source, target=target, features=features, task=task)
+    given: dict[str, Any] = {"target": target, "features": features, "task": task}
+    given |= {"decimal": decimal, "missing": missing}
+    opened = open_source(source, **given)
     if opened.schema is None:
-        _show_images(console, load_own(source))
+        _show_images(console, load_own(source), json_path)
         return
-    found = load_own(source, target=target, features=features, task=task)
+    found = load_own(source, **given)
     _show_table(console, opened, found)
+    if json_path is not None:
+        _store(json_path, found, opened)
     if write or out is not None:
         _write(console, opened, found, out)
 
 
-def _show_images(console: Console, found: DataSet) -> None:
+def _store(path: Path, found: DataSet, opened: Opened | None = None) -> None:
+    from dataclasses import asdict
+
+    from qll.files import write_json
+
+    said: dict[str, Any] = {
+        "name": found.name,
+        "task": found.task,
+        "rows": {"train": len(found.train), "test": len(found.test)},
+        "shape": list(found.shape),
+        "outputs": list(found.classes),
+    }
+    if found.schema is not None and opened is not None:
+        said["inputs"] = list(found.schema.input_names)
+        said["features"] = [
+            {**asdict(f), "remarks": _remarks(f, opened.content)}  # type: ignore[arg-type]
+            for f in found.schema.features
+        ]
+        said["targets"] = [asdict(t) for t in found.schema.targets]
+    write_json(path, said)
+
+
+def _show_images(console: Console, found: DataSet, json_path: Path | None) -> None:
     from rich.markup import escape
 
     console.print(
@@ -69,6 +105,8 @@ def _show_images(console: Console, found: DataSet) -> None:
         f"test on, {' x '.join(map(str, found.shape))}; {found.task}"
     )
     console.print("classes: " + escape(", ".join(found.classes)))
+    if json_path is not None:
+        _store(json_path, found)
 
 
 def _show_table(console: Console, opened: Opened, found: DataSet) -> None:
@@ -112,6 +150,15 @@ def _show_table(console: Console, opened: Opened, found: DataSet) -> None:
             "[bold]to predict[/bold]" + escape(_counts(target, table)),
         )
     console.print(grid)
+    named = [f.name for f in schema.features if _NAMES_ITS_ROW in _remarks(f, table)]
+    if named:
+        kept = ",".join(f.name for f in schema.features if f.name not in named)
+        console.print(
+            f"{', '.join(named)}: another value in each row. If that only names the row, leave it "
+            f"out: --features {kept}",
+            markup=False,
+            soft_wrap=True,
+        )
 
 
 def _kind(feature: Feature) -> str:
@@ -121,6 +168,8 @@ def _kind(feature: Feature) -> str:
 
 
 def _range(feature: Feature) -> str:
+    if feature.kind == "binary" and feature.values:  # which of them is 1 is not to be guessed
+        return f"0 {feature.values[0]}, 1 {feature.values[1]}"
     if feature.values:
         listed = ", ".join(feature.values[:_SHOWN])
         more = len(feature.values) - _SHOWN
@@ -130,12 +179,15 @@ def _range(feature: Feature) -> str:
 
 
 def _remarks(feature: Feature, table: Table) -> str:
-    from qll.data.table import absent
+    from qll.data.table import absent, text_of
 
-    gone = int(absent(table.column(feature.name)).sum())
+    cells = table.column(feature.name)
+    gone = int(absent(cells).sum())
     words = ["protected"] if feature.protected else []
     if gone:
         words.append(f"{gone} missing: {feature.missing}")
+    if feature.kind == "integer" and len({text_of(cell) for cell in cells}) == len(cells):
+        words.append(_NAMES_ITS_ROW)
     return ", ".join(words)
 
 
@@ -185,7 +237,7 @@ def _write(console: Console, opened: Opened, found: DataSet, out: Path | None) -
         file = os.path.relpath(opened.path, path.parent)
     if found.schema is None:  # pragma: no cover
         raise AssertionError
-    text = schema_text(found.schema, file=file, columns=columns)
+    text = schema_text(found.schema, file=file, columns=columns, decimal=opened.decimal)
     write_atomically(path, text.encode())
     console.print(f"schema: {path}", markup=False)
 

@@ -22,7 +22,14 @@ def read_csv(path: Path, columns: tuple[str, ...] = (), labels: Path | None = No
     try:
         text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
-        raise cannot_read(path, "a text in UTF-8", "bytes that are not UTF-8") from error
+        line = error.object.count(b"\n", 0, error.start) + 1
+        raise DataError(
+            "the text is not in UTF-8",
+            where=f"{path}, line {line}",
+            expected="UTF-8",
+            found=f"the byte 0x{error.object[error.start]:02x}",
+            fix="save it so: 'CSV UTF-8' in Excel, or iconv -f cp1252 -t utf-8 OLD > NEW",
+        ) from error
     except OSError as error:
         raise cannot_read(path, "a readable file", error.strerror or str(error)) from error
     rows = _rows(text, path)

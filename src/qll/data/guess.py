@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from qll.data.schema import Feature, Schema, TableTask
+from qll.data.spelling import refuse_misspelled
 from qll.data.table import Table, absent, numbers, text_of
 from qll.errors import DataError
 
@@ -32,6 +33,7 @@ def guess_feature(name: str, table: Table) -> Feature:
         )
     values = numbers(known)
     if values is None:
+        refuse_misspelled(name, table)
         words = sorted({text_of(cell) for cell in known})
         if len(words) == 2:
             return Feature(name, "binary", values=tuple(words))
@@ -41,7 +43,7 @@ def guess_feature(name: str, table: Table) -> Feature:
                 where=table.source,
                 expected=f"numbers, or at most {_MOST_VALUES} values",
                 found=f"{len(words)} values in {len(known)} rows, such as '{words[0][:30]}'",
-                fix="leave it out: --features with the other columns",
+                fix="leave it out: --features with the other columns, or another --target",
             )
         return Feature(name, "category", values=tuple(words))
     if not np.isfinite(values).all():

@@ -20,6 +20,7 @@ from qll.data.formats import Arrays, read_data
 from qll.data.guess import filled, guess_schema
 from qll.data.schema import Schema
 from qll.data.schema_file import SchemaFile, read_schema
+from qll.data.spelling import DECIMALS, is_number, with_points
 from qll.data.table import Table, complete_rows, encode
 from qll.errors import DataError
 
@@ -46,6 +47,7 @@ class Opened:
     schema: Schema | None
     test: Table | None = None
     path: Path | None = None
+    decimal: str = "."
 
 
 def load_own(
@@ -58,12 +60,22 @@ def load_own(
     test: float = 0.0,
     seed: int = 0,
     labels: str = "",
+    decimal: str = "",
+    missing: str | float = "",
 ) -> DataSet:
     """The data set. ``target`` and ``features`` are columns, with commas between them; ``test`` is
     the share of the rows to test on (0: what the schema says, else 0.2), ``labels`` a file of
-    them beside images or arrays."""
-    options = {"target": target, "features": features, "task": task, "labels": labels}
-    given: dict[str, Any] = {k: v for k, v in options.items() if v}
+    them beside images or arrays. Of a table without a schema, ``decimal`` says how numbers are
+    written ("." or ",") and ``missing`` what is done about empty cells."""
+    options: dict[str, Any] = {
+        "target": target,
+        "features": features,
+        "task": task,
+        "labels": labels,
+        "decimal": decimal,
+        "missing": missing,
+    }
+    given: dict[str, Any] = {k: v for k, v in options.items() if v != ""}
     given |= {k: v for k, v in (("test", test), ("seed", seed)) if v}
     if isinstance(source, str) and _is_factory(source):
         source = _made(source)
@@ -90,6 +102,8 @@ def open_source(
     test: float = 0.0,
     seed: int = 0,
     labels: str = "",
+    decimal: str = "",
+    missing: str | float = "",
 ) -> Opened:
     """Read a source and find its schema, without encoding it."""
     path: Path | None = None
@@ -120,8 +134,20 @@ def open_source(
         held = None
     if isinstance(content, Arrays):
         return Opened(name, content, None, path=path)
-    schema, rows = _schema(content, written, name, target, features, task, test, seed, held)
-    return Opened(name, content, schema, rows if rows is not None else held, path)
+    decimal = decimal or (written.decimal if written is not None else DECIMALS[0])
+    if decimal not in DECIMALS:
+        raise DataError(
+            "this is no decimal sign",
+            where=name,
+            expected="a point or a comma",
+            found=f"'{decimal}'",
+            fix="pass --decimal . or --decimal ,",
+        )
+    content = with_points(content) if decimal == "," else content
+    schema, rows = _schema(
+        content, written, name, target, features, task, test, seed, held, decimal, missing
+    )
+    return Opened(name, content, schema, rows if rows is not None else held, path, decimal)
 
 
 def _schema(
@@ -134,6 +160,8 @@ def _schema(
     test: float,
     seed: int,
     held: Table | None,
+    decimal: str,
+    missing: str | float,
 ) -> tuple[Schema, Table | None]:
     """The schema with every range, and the rows of the file of tests that it names."""
     wanted, chosen = _listed(target), _listed(features)
@@ -147,11 +175,18 @@ def _schema(
             written = replace(written, test=test)
         if seed:
             written = replace(written, seed=seed)
+        if missing != "":
+            written = replace(written, missing=_stand_in(missing))
         schema = written.schema(table, name)
     else:
         schema = guess_schema(
             table, target=wanted, features=chosen, task=task, test=test or 0.2, seed=seed, name=name
         )
+        if missing != "":
+            given_up = _stand_in(missing)
+            schema = replace(
+                schema, features=tuple(replace(f, missing=given_up) for f in schema.features)
+            )
     rows = held
     if isinstance(schema.test, str):
         if written is None:  # pragma: no cover - only a schema names a file
@@ -165,9 +200,14 @@ def _schema(
                 found="arrays",
                 fix="correct 'test' in the schema",
             )
-        rows = found
+        rows = with_points(found) if decimal == "," else found
     both = table if rows is None else _joined(schema, table, rows)
     return filled(schema, both), rows
+
+
+def _stand_in(missing: str | float) -> str | float:
+    """A number is one, however it was given."""
+    return float(missing) if is_number(missing) else missing
 
 
 def _joined(schema: Schema, table: Table, rows: Table) -> Table:

@@ -18,12 +18,16 @@ from typing import Any
 
 from qll.data.guess import guess_feature, guess_target
 from qll.data.schema import Feature, Schema, TableTask
+from qll.data.spelling import DECIMALS
 from qll.data.table import Table
 from qll.errors import DataError, QllError
 from qll.files import parse_toml
 from qll.registry import suggest
 
-_TOP = ("file", "columns", "target", "task", "test", "seed", "features", "outputs", "missing")
+_TOP = (
+    *("file", "columns", "decimal", "target", "task", "test", "seed"),
+    *("features", "outputs", "missing"),
+)
 _OF_FEATURE = ("kind", "range", "unit", "scale", "protected", "values", "encode", "missing")
 _OF_OUTPUT = ("range", "unit", "scale", "values")
 
@@ -31,7 +35,8 @@ _OF_OUTPUT = ("range", "unit", "scale", "values")
 @dataclass(frozen=True)
 class SchemaFile:
     """A schema as it was written: what it leaves out is read off the table. ``columns`` names those
-    of a file without a header; ``file`` is the table, from the schema's folder."""
+    of a file without a header; ``file`` is the table, from the schema's folder; ``decimal`` how its
+    numbers are written."""
 
     path: Path
     file: str | None
@@ -43,6 +48,7 @@ class SchemaFile:
     missing: str | float
     features: Mapping[str, Mapping[str, Any]]
     outputs: Mapping[str, Mapping[str, Any]]
+    decimal: str = "."
 
     def schema(self, table: Table, name: str) -> Schema:
         """For its table; every feature is one that is listed, or all others where none is."""
@@ -151,6 +157,9 @@ def read_schema(path: Path) -> SchemaFile:
         raise _bad(path, "test", "a share of the rows, or a file", repr(test))
     if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**32:
         raise _bad(path, "seed", "a whole number from 0 to 2^32 - 1", repr(seed))
+    decimal = values.get("decimal", ".")
+    if decimal not in DECIMALS:
+        raise _bad(path, "decimal", '"." or ","', repr(decimal))
     return SchemaFile(
         path,
         values.get("file"),
@@ -162,10 +171,17 @@ def read_schema(path: Path) -> SchemaFile:
         values.get("missing", "refuse"),
         features,
         outputs,
+        decimal,
     )
 
 
-def schema_text(schema: Schema, *, file: str | None = None, columns: tuple[str, ...] = ()) -> str:
+def schema_text(
+    schema: Schema,
+    *,
+    file: str | None = None,
+    columns: tuple[str, ...] = (),
+    decimal: str = ".",
+) -> str:
     """The TOML of a schema; read again with its table, it is the same schema."""
     target = [t.name for t in schema.targets]
     lines = ["# What the columns mean; see docs/data.md. Edit it, then pass the table to --data."]
@@ -173,6 +189,8 @@ def schema_text(schema: Schema, *, file: str | None = None, columns: tuple[str, 
         lines.append(f"file = {_toml(file)}")
     if columns:
         lines.append(f"columns = {_toml(list(columns))}")
+    if decimal != ".":
+        lines.append(f"decimal = {_toml(decimal)}  # 1.234,5")
     lines += [
         f"target = {_toml(target[0] if len(target) == 1 else target)}",
         f"task = {_toml(schema.task)}  # classes, binary (one logit), labels, regression",

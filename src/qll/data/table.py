@@ -225,6 +225,6 @@ def _stand_in(feature: Feature, known: Numbers, table: Table, row: int) -> float
         where=table.place(row, feature.name),
         expected="a value in every cell",
         found="none, or NaN",
-        fix='fill it in, or say what to do in the schema: missing = "mean", "commonest", '
-        '"drop" (the row), or a value',
+        fix='fill it in, or say what to do: missing = "mean", "commonest", "drop" (the row) or a '
+        "value in the schema, which qll data FILE --target NAME --missing drop --write begins",
     )
