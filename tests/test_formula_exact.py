@@ -76,7 +76,7 @@ def test_a_true_claim_is_not_falsified(body: str) -> None:
         "y[0] <= 1e200*1e200",
         "1e-200*(1e200*(1e200*y[0])) <= 1e200*1e200",
         "(1 + inf)*y[0] <= 0",
-        "y[0] <= " + " + ".join(f"1/{n}" for n in range(3, 20001, 2)),
+        "y[0] <= " + " + ".join(f"1/{n}" for n in range(3, 12001, 2)),
     ],
 )
 def test_numbers_beyond_the_floats_are_refused(body: str) -> None:

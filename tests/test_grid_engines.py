@@ -108,7 +108,7 @@ def test_a_grid_on_two_processes(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_killed_process_of_a_grid_is_replaced(tmp_path: Path) -> None:
-    grid, out = write_grid(tmp_path, epochs=20, images=32, logics=("qll:5",)), tmp_path / "out"
+    grid, out = write_grid(tmp_path, epochs=8, images=32, logics=("qll:5",)), tmp_path / "out"
     process = start(
         "reproduce", "--grid", grid, "--out", out, "--count", "3", "--jobs", "2", "--seeds", "0-2"
     )
@@ -118,7 +118,7 @@ def test_a_killed_process_of_a_grid_is_replaced(tmp_path: Path) -> None:
     output, errors = process.communicate()
     assert process.returncode == 0, output + errors
     for seed in range(3):
-        assert_complete(out / f"not-both-dice-rendered-qll5-{seed}", epochs=20)
+        assert_complete(out / f"not-both-dice-rendered-qll5-{seed}", epochs=8)
 
 
 def test_an_unknown_engine_and_a_scheduler_of_nothing() -> None:
@@ -229,7 +229,7 @@ def test_workers_that_never_come_are_not_waited_for_for_ever(
 def test_a_grid_on_a_cluster_one_of_whose_workers_is_killed(
     cluster: Cluster, tmp_path: Path
 ) -> None:
-    grid, out = write_grid(tmp_path, epochs=20, images=32, logics=("qll:5",)), tmp_path / "out"
+    grid, out = write_grid(tmp_path, epochs=8, images=32, logics=("qll:5",)), tmp_path / "out"
     process = start(
         "reproduce", "--grid", grid, "--out", out, "--count", "3", "--seeds", "0-2",
         "--engine", "dask", "--scheduler", cluster.address,
@@ -244,7 +244,7 @@ def test_a_grid_on_a_cluster_one_of_whose_workers_is_killed(
     assert process.returncode == 0, output + errors
     assert "3 finished" in output
     for seed in range(3):
-        assert_complete(out / f"not-both-dice-rendered-qll5-{seed}", epochs=20)
+        assert_complete(out / f"not-both-dice-rendered-qll5-{seed}", epochs=8)
         assert output.count(f"qll5-{seed}: finished") == 1
 
 
@@ -259,7 +259,7 @@ def test_verdicts_from_a_cluster_one_of_whose_workers_is_killed(
     network = tmp_path / "net.onnx"
     network.write_bytes(onnx_bytes(model.eval(), input_shape=(3, 28, 28)))
     common = (
-        "verify", "not-both", "--network", network, "--data", "dice-rendered", "--count", "48",
+        "verify", "not-both", "--network", network, "--data", "dice-rendered", "--count", "16",
         "--epsilon", "0.01", "--timeout", "20",
     )  # fmt: skip
     process = start(
@@ -275,13 +275,13 @@ def test_verdicts_from_a_cluster_one_of_whose_workers_is_killed(
         [(v["point"], v["status"]) for v in json.loads((tmp_path / name).read_text())["verdicts"]]
         for name in ("a.json", "b.json")
     )
-    assert there == here and len(there) == 48
+    assert there == here and len(there) == 16
 
 
 def test_a_scheduler_that_goes_is_named_and_nothing_is_lost(
     cluster: Cluster, tmp_path: Path
 ) -> None:
-    grid, out = write_grid(tmp_path, epochs=20, images=32, logics=("qll:5",)), tmp_path / "out"
+    grid, out = write_grid(tmp_path, epochs=8, images=32, logics=("qll:5",)), tmp_path / "out"
     process = start(
         "reproduce", "--grid", grid, "--out", out, "--count", "3", "--seeds", "0-1",
         "--engine", "dask", "--scheduler", cluster.address,
@@ -297,7 +297,7 @@ def test_a_scheduler_that_goes_is_named_and_nothing_is_lost(
     result = reproduce(grid, out, "--jobs", "1")
     assert result.exit_code == 0, result.output
     for seed in range(2):
-        assert_complete(out / f"not-both-dice-rendered-qll5-{seed}", epochs=20)
+        assert_complete(out / f"not-both-dice-rendered-qll5-{seed}", epochs=8)
 
 
 def test_a_call_that_kills_its_workers_is_given_up_on_a_cluster(cluster: Cluster) -> None:

@@ -309,6 +309,7 @@ def test_command_writes_everything(three_seeds: Path, tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.slow
 def test_the_whole_grid_in_twenty_seconds(tmp_path: Path) -> None:
     """260 synthetic runs of 100 epochs with 52,000 verdicts, in CPU time: the machine is shared."""
     assert write_grid(tmp_path / "runs") == 260

@@ -44,7 +44,7 @@ def test_gradients_near_those_of_max_as_hardness_grows() -> None:
     assert gap.min() >= 0 and gap.max() <= np.sqrt(2) and np.nanmax(cosine) <= 1 + 1e-12
 
 
-@pytest.mark.parametrize("name", ["gradients-vs-max", "dice"])
+@pytest.mark.parametrize("name", ["gradients-vs-max", pytest.param("dice", marks=pytest.mark.slow)])
 def test_files_are_drawn_twice_alike(tmp_path: Path, name: str) -> None:
     first = draw_figures(tmp_path / "a", names=[name])
     second = draw_figures(tmp_path / "b", names=[name], formats=["svg"])

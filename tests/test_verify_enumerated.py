@@ -117,11 +117,11 @@ MAKERS = {"integers": integer_rule, "two points": pair_rule}
 def test_verdicts_are_those_of_enumeration(kind: str) -> None:
     rng = np.random.default_rng(7)
     found = []
-    for number in range(80):
+    for number in range(30):
         text, layers, true = MAKERS[kind](rng)
         found.append(ask(text, layers, true, certified=number % 5 == 0))
-    assert found.count("verified") > 15 and found.count("falsified") > 10
-    assert found.count("unknown") < 15, found.count("unknown")
+    assert found.count("verified") > 5 and found.count("falsified") > 4
+    assert found.count("unknown") < 6, found.count("unknown")
 
 
 def rising(rng: np.random.Generator, count: int, several: bool) -> list[str]:
@@ -138,8 +138,8 @@ def rising(rng: np.random.Generator, count: int, several: bool) -> list[str]:
 @pytest.mark.parametrize("several", [False, True])
 def test_what_rises_everywhere_is_proved(several: bool) -> None:
     """Ties included: where x2 is x, both sides are equal. The checker confirms every answer."""
-    found = rising(np.random.default_rng(9), 25, several)
-    assert found.count("verified") > 12 and found.count("falsified") > 1, found
+    found = rising(np.random.default_rng(9), 12, several)
+    assert found.count("verified") > 5 and found.count("falsified") > 0, found
 
 
 @pytest.mark.slow

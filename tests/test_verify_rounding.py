@@ -124,7 +124,7 @@ def test_a_shift_by_two_to_the_53_proves_nothing(name: str) -> None:
 @pytest.mark.parametrize("name", PROVERS)
 def test_cancelling_networks_against_exact_enumeration(name: str) -> None:
     proved = wrong = 0
-    for seed in range(25):
+    for seed in range(10):
         network = cancelling(seed)
         top = greatest(network, -0.5, 1.0)
         size = max(abs(float(v)) for z in exact_layers(network.relu_form, [Fraction(1)]) for v in z)
@@ -140,13 +140,13 @@ def test_cancelling_networks_against_exact_enumeration(name: str) -> None:
             proved += found
             wrong += found and Fraction(bound) < top
     assert wrong == 0
-    assert proved >= 15, "a margin that lets nothing through is no margin"
+    assert proved >= 6, "a margin that lets nothing through is no margin"
 
 
 def test_what_folding_rounds_is_counted() -> None:
     """Affine layers in a row, each exact in float32, whose product is not in float64."""
     wrong = proved = 0
-    for seed in range(20):
+    for seed in range(8):
         rng = np.random.default_rng(seed)
         module = nn.Sequential(
             nn.Linear(1, 2), nn.Linear(2, 2), nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 1)
@@ -171,7 +171,7 @@ def test_what_folding_rounds_is_counted() -> None:
         easy = Query(network, np.full(1, 0.25), np.ones(1), affine([(("y", 0), 1.0)], -wide))
         proved += PROVERS["chain"](easy).prove(easy, clock.now() + 5, no_search).proved
     assert wrong == 0
-    assert proved >= 10
+    assert proved >= 4
 
 
 @pytest.mark.parametrize("scale", [2.0**300, 2.0**-600])
