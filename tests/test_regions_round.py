@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import asdict
 from fractions import Fraction
@@ -60,14 +61,19 @@ def test_the_least_value_on_box_and_ball(kind: str) -> None:
         mid, rad = (low + high) / 2, (high - low) / 2
         checked = Ball(kind, np.arange(n), centre, radius).least(q, mid, rad, 2.0**-40)
         ball = BallOf(kind, torch.arange(n), torch.tensor(centre), radius)
-        ours = ball.least(torch.tensor(q)[None], torch.tensor(low)[None], torch.tensor(high)[None])
+        ends = (torch.tensor(side)[None] for side in (low, high))
+        ours, at = ball.least(torch.tensor(q)[None], *ends)
         points = rng.uniform(low, high, (4000, n))
         points = points[size_of(kind, points - centre) <= radius]
         if len(points):
             least = (points @ q.T).min(0)
             assert (checked <= least + 1e-9 * np.abs(least)).all()
             assert (ours[0].numpy() <= least + 1e-9 * np.abs(least)).all()
-        assert np.allclose(np.fmax(checked, q @ mid - np.abs(q) @ rad), ours[0], rtol=1e-5)
+            # Where box and ball do not meet, both grow without end.
+            size = np.abs(q).sum(-1) * (1 + np.abs(centre).max() + radius)
+            gap = np.abs(np.fmax(checked, q @ mid - np.abs(q) @ rad) - ours[0].numpy())
+            assert (gap <= 1e-4 * size).all()
+        assert ((at[0].numpy() >= low - 1e-12) & (at[0].numpy() <= high + 1e-12)).all()
         if (low < centre - radius).all() and (high > centre + radius).all():
             dual = np.abs(q).max(-1) if kind == "l1" else np.sqrt((q * q).sum(-1))
             assert np.allclose(checked, q @ centre - radius * dual, rtol=1e-4, atol=1e-6)
@@ -131,6 +137,25 @@ def bent_rule(rng: np.random.Generator) -> tuple[str, Any, Any, str, bool]:
     return text, layers, x0, kind, all(v <= bound for v in values)
 
 
+def wide_rule(rng: np.random.Generator) -> tuple[str, Any, Any, str, bool]:
+    """The same of more inputs than boxes are halved on: neurons are split."""
+    widths = [int(rng.integers(11, 15)), 6, 4, 1]
+    layers = [
+        (rng.integers(-4, 5, (after, before)) / 4, rng.integers(-4, 5, after) / 4)
+        for before, after in itertools.pairwise(widths)
+    ]
+    kind, n = str(rng.choice(KINDS)), widths[0]
+    x0, radius = rng.integers(-4, 5, n) / 4, float(rng.integers(2, 9)) / 4
+    points = rng.normal(size=(300, n))
+    points = x0 + np.floor(points / size_of(kind, points)[:, None] * radius * 960) / 1024
+    points = points[size_of(kind, points - x0) <= radius * (1 - 1e-9)]
+    best = load(model_of(layers)).relu_form.forward(points)[:, 0].argsort()[-5:]
+    values = [evaluate(layers, [Fraction(float(v)) for v in p])[0] for p in [x0, *points[best]]]
+    bound = float(max(values)) + float(rng.choice([-0.25, 0.5, 1, 2])) * radius
+    text = f"forall x in ball(x0, {radius!r}, {kind}): y[0] <= {bound!r}"
+    return text, layers, x0, kind, all(v <= bound for v in values)
+
+
 def ask(rng: np.random.Generator, make: Any, *, certified: bool) -> str:
     text, layers, x0, kind, true = make(rng)
     prop = qll.parse(text, outputs=1)
@@ -159,8 +184,15 @@ def test_verdicts_are_those_of_dual_norms_and_of_points() -> None:
     assert bent.count("unknown") < 3, bent
 
 
+def test_neurons_are_split_in_balls() -> None:
+    rng = np.random.default_rng(33)
+    found = [ask(rng, wide_rule, certified=k % 2 == 0) for k in range(10)]
+    assert found.count("verified") > 2 and found.count("falsified") > 1, found
+    assert found.count("unknown") < 3, found
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("make", [affine_rule, bent_rule])
+@pytest.mark.parametrize("make", [affine_rule, bent_rule, wide_rule])
 def test_thousands_of_verdicts_are_those_of_dual_norms_and_of_points(make: Any) -> None:
     rng = np.random.default_rng(32)
     for number in range(1500):

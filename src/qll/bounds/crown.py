@@ -147,9 +147,7 @@ class Crown(DualBound):
         """The same over the one box of ``sizes``, which learn what is found; once ``stop`` says so,
         the rest is left to interval arithmetic."""
         boxes = Boxes(self.tensor(sizes.lower)[None], self.tensor(sizes.upper)[None], [], [])
-        known = sizes.interval()[:-1]
-        for k, pair in enumerate(known, start=1):
-            low, high = (self.tensor(side)[None] for side in pair)
+        for k, (low, high) in enumerate(self.first_layers(sizes), start=1):
             allowance = Allowance(
                 [self.tensor(sizes.layer(j)) for j in range(1, k + 1)],
                 self.tensor(sizes.inputs),
@@ -158,6 +156,11 @@ class Crown(DualBound):
             self._bound_layer(boxes, k, low, high, allowance, stop)
             sizes.bound(k, *(side[-1][0].cpu().numpy() for side in (boxes.low, boxes.high)))
         return boxes
+
+    def first_layers(self, sizes: Sizes) -> list[tuple[Tensor, Tensor]]:
+        """What is known of the hidden layers to begin with, (1, width) each."""
+        known = sizes.interval()[:-1]
+        return [(self.tensor(low)[None], self.tensor(high)[None]) for low, high in known]
 
     def _bound_layer(
         self,

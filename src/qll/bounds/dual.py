@@ -310,8 +310,13 @@ class DualBound:
                     pixel = pixel + part
                 else:
                     flowing[source] = flowing[source] + part if source in flowing else part
-        minimiser = torch.where(pixel < 0, domains.upper, domains.lower)
-        return Bound(value + (pixel * minimiser).sum(dim=1), minimiser)
+        least, minimiser = self.least(pixel, domains.lower, domains.upper)
+        return Bound(value + least, minimiser)
+
+    def least(self, q: Tensor, lower: Tensor, upper: Tensor) -> tuple[Tensor, Tensor]:
+        """What ``q . x`` is at least (B,), and where (B, inputs); differentiable in q."""
+        minimiser = torch.where(q < 0, upper, lower)
+        return (q * minimiser).sum(dim=1), minimiser
 
     def _groups(
         self,

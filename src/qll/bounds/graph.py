@@ -40,9 +40,9 @@ class GraphBounder:
     batch = BATCH
     start = Start.CROWN
 
-    def __init__(self, form: ReluForm, *, device: str = "cpu") -> None:
+    def __init__(self, form: ReluForm, *, device: str = "cpu", crown: Crown | None = None) -> None:
         self.form = form
-        self.crown = Crown(form, device=device)
+        self.crown = Crown(form, device=device) if crown is None else crown
         self.layout = Layout.of(form)
 
     @property
@@ -60,7 +60,7 @@ class GraphBounder:
             return np.zeros(0), np.zeros(0)
         return torch.cat(boxes.low, 1)[0].cpu().numpy(), torch.cat(boxes.high, 1)[0].cpu().numpy()
 
-    def below(self, layer: int) -> None:
+    def below(self, layer: int) -> GraphBounder | None:
         return None
 
     def within(self, domain: Subdomain, neuron: int, sign: int, size: Array) -> None:

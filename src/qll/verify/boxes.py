@@ -115,7 +115,7 @@ class BoxProver:
 class _BoxRun:
     def __init__(self, prover: BoxProver, query: Query, deadline: float, search: Search) -> None:
         ball = query.ball
-        self.crown = prover.crown if ball is None else RoundCrown.of(prover.form, ball)
+        self.crown = prover.crown if ball is None else RoundCrown.of(prover.crown, ball)
         self.dense, self.most = prover.dense if ball is None else None, prover.most
         # It reads the outputs alone.
         alone = query.search.inputs is None and ball is None

@@ -29,6 +29,7 @@ from qll.verify.proof import NO_TIME, Outcome
 from qll.verify.prover import NeuronProver
 from qll.verify.query import Query
 from qll.verify.restricted import Restricted, restrict
+from qll.verify.rounded import RoundProver
 from qll.verify.verdict import PROVER_NOTE, Reason, Status, Verdict
 
 Prover: TypeAlias = NeuronProver | BoxProver
@@ -276,8 +277,6 @@ def splits_boxes(query: Query) -> bool:
     free = query.upper > query.lower  # those that cannot move cost nothing
     if ways(query.search.tree) > FEW_WAYS:
         return False
-    if query.ball is not None:  # whose bounds are those of boxes
-        return True
     whole = query.integers is not None and bool((free & query.integers).any())
     return whole or int(free.sum()) <= FEW_INPUTS or is_difference(query)
 
@@ -289,6 +288,8 @@ def choose_prover(query: Query) -> Prover:
     if splits_boxes(query):
         many = int((query.upper > query.lower).sum()) > FEW_INPUTS
         return BoxProver(form, alone=MANY_ALONE) if many else BoxProver(form)
+    if query.ball is not None:
+        return RoundProver(form)
     if available() and ChainBounder.fits(form) and query.search.inputs is None:
         return NeuronProver(ChainBounder(form))
     return NeuronProver(GraphBounder(form))
