@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from forgery_networks import largest, model_of, random_layers
+from forgery_networks import evaluate, largest, model_of, random_layers
 
 import qll
+from qll.audit import audit
+from qll.audit.layout import unpack
 from qll.errors import InputError
 from qll.networks import load
 from qll.verify.api import Problem
+from qll.verify.certificate import pack
 from qll.verify.moved import Moved
 from qll.verify.verdict import Evidence
 
@@ -158,3 +163,95 @@ def test_a_map_that_cannot_be_stored_is_named(map_: str) -> None:
     prop = qll.parse(f"forall b in [-1, 1], x = {map_}: y[0] <= 6", outputs=1)
     with pytest.raises(InputError, match="cannot be stored without rounding"):
         qll.verify(prop, load(SUM), np.full((1, 3), 0.5))
+
+
+# --- equations that no floats solve ---
+
+DECIMAL = "box(0, 1) and 0.3*x[0] + 0.7*x[1] == 0.21 and 0.1*x[1] + 0.9*x[2] == 0.33"
+SHIFTED = "x in box(0, 1), x2 in box(0, 1) and x2[0] == x[0] + {} and x2[1] == x[1]"
+
+
+@pytest.mark.parametrize("kind", ["two equations", "a step of 0.25", "a step of 0.1"])
+def test_false_rules_of_equations_are_falsified_at_fractions(kind: str, tmp_path: Path) -> None:
+    """A witness is shown in floats; its certificate has it exactly, and the checker replays it."""
+    rng = np.random.default_rng(5)
+    inputs = 3 if kind == "two equations" else 2
+    layers = [
+        (rng.integers(-4, 5, (4, inputs)) / 4, rng.integers(-4, 5, 4) / 4),
+        (rng.integers(-4, 5, (1, 4)) / 4, np.zeros(1)),
+    ]
+    text = f"forall x in {DECIMAL}: y[0] <= {{}}"
+    if inputs == 2:
+        step = kind.rsplit(" ", 1)[1]
+        text = f"forall {SHIFTED.format(step)}: y2[0] - y[0] <= {{}}"
+    network = load(model_of(layers))
+    for most, wanted in ((-50, "falsified"), (50, "verified")):
+        rule = qll.parse(text.format(most), outputs=1)
+        folder = tmp_path / wanted
+        (found,) = qll.verify(rule, network, certified=True, certificates=folder, timeout=20)
+        assert found.status == wanted and found.evidence is Evidence.CHECKED
+    (found,) = qll.verify(qll.parse(text.format(-50), outputs=1), network)
+    data = (tmp_path / "falsified" / "00000.qllcert").read_bytes()
+    header, arrays = unpack(data)
+    if kind == "a step of 0.25":
+        assert header.point is None and found.witness2[0] == found.witness[0] + 0.25
+        return
+    assert header.point is not None and any("rounded" in note for note in found.notes)
+    point = [Fraction(v) for v in header.point]
+    if inputs == 3:  # x[1] follows from x[0]; the other equation has to be solved by the two
+        x0, x2 = point
+        x1 = (Fraction(0.21) - Fraction(0.3) * x0) / Fraction(0.7)
+        assert Fraction(0.1) * x1 + Fraction(0.9) * x2 == Fraction(0.33)
+        assert evaluate(layers, [x0, x1, x2])[0] > -50
+    for change in (
+        {"point": None},
+        {"point": header.point[:-1]},
+        {"point": (f"{point[0] + Fraction(1, 10**30)}", *header.point[1:])},
+        {"point": tuple("1/2" for _ in point)},
+        {"text": header.text.replace("-50", "50")},
+    ):
+        forged = pack(replace(header, **change), arrays)
+        assert not audit(forged, network.source).confirmed, change
+
+
+def falling_rule(rng: np.random.Generator) -> tuple[str, Any, bool]:
+    """Two points a decimal step apart, and a threshold near what dyadic pairs reach."""
+    layers = random_layers(rng)
+    layers = [*layers[:-1], (layers[-1][0][:1], layers[-1][1][:1])]
+    inputs = len(layers[0][0][0])
+    step = Fraction(float(rng.choice([0.1, 0.3, 0.7])))
+    same = "".join(f" and x2[{k}] == x[{k}]" for k in range(1, inputs))
+    rises = []
+    for _ in range(150):
+        x = [Fraction(int(v), 16) for v in rng.integers(0, 17, inputs)]
+        x[0] *= 1 - step
+        moved = [x[0] + step, *x[1:]]
+        rises.append(evaluate(layers, moved)[0] - evaluate(layers, x)[0])
+    most = float(max(rises)) + float(rng.choice([-0.1, 0.05, 0.5]))
+    region = f"x in box(0, 1), x2 in box(0, 1) and x2[0] == x[0] + {float(step)!r}{same}"
+    return f"forall {region}: y2[0] - y[0] <= {most!r}", layers, max(rises) <= most
+
+
+def assert_steps(seed: int, count: int) -> list[str]:
+    rng, found = np.random.default_rng(seed), []
+    for number in range(count):
+        text, layers, true = falling_rule(rng)
+        network = load(model_of(layers))
+        certified = number % 3 == 0
+        rule = qll.parse(text, outputs=1)
+        (verdict,) = qll.verify(rule, network, certified=certified, timeout=1)
+        assert true or verdict.status != "verified", (text, layers)
+        if certified and verdict.decided:
+            assert verdict.evidence is Evidence.CHECKED, (text, layers)
+        found.append(str(verdict.status))
+    return found
+
+
+def test_steps_of_decimals_are_decided() -> None:
+    found = assert_steps(6, 8)
+    assert found.count("falsified") > 1 and found.count("verified") > 1, found
+
+
+@pytest.mark.slow
+def test_many_steps_of_decimals_are_decided() -> None:
+    assert_steps(7, 500)

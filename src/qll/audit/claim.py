@@ -87,7 +87,7 @@ class Claim:
         for goal in self.goals:
             goal.pair, goal.ball = self.pair, None if single else _ball(found.rounds)
         require(bool(self.goals), reason)
-        self.member = header.member
+        self.member, self.point = header.member, header.point
         self.x0, self.ends, self.tie_violates, self.single = x0, (ends[0], ends[1]), tie, single
 
     @cached_property
@@ -130,9 +130,15 @@ class Claim:
     def replay(self, witness: Array) -> None:
         """The points are in the region and violate the property."""
         home = list(self.asked.ties.home)
-        point = np.zeros(self.asked.ties.count)
-        point[home] = witness
-        require((point[home] == witness).all(), "the witness breaks an equation of the region")
+        point: Any = np.zeros(self.asked.ties.count)
+        if self.point is not None:  # the witness is what is shown of it
+            require(len(self.point) == point.size and not self.single, "a point of another length")
+            point = np.array([Fraction(v) for v in self.point], dtype=object)
+            shown = [float(v) for v in point[home]]
+            require(shown == witness.tolist(), "another point than the witness")
+        else:
+            point[home] = witness
+            require((point[home] == witness).all(), "the witness breaks an equation of the region")
         self.whole.require_inside(point)
         require(self._allows(point), "the witness breaks a constraint of the region")
         self.whole.replay(point)
@@ -263,14 +269,16 @@ class Goal:
         are rounded outward where an activation has no rational values. In float32 it is a float32
         point, and every evaluation violates the property there."""
         x = witness.tolist()
-        single = (witness.astype(np.float32) == witness).all()
-        require(single or not self.in_float32, "the witness is not a float32 point")
+        if self.in_float32:
+            single = (witness.astype(np.float32) == witness).all()
+            require(bool(single), "the witness is not a float32 point")
         direct = [sum(c * Fraction(x[k]) for k, c in own.items()) for own in self.direct]
         if self.in_float32:
             outputs = self._least(Errors(self.given), witness)
         elif self.network.is_exact:
             outputs = self.network.exact(x)
         else:
+            require(witness.dtype == np.float64, "fractions, where nothing is exact")
             outputs = [Fraction(v) for v in Bounder(self.network).area(witness, witness).last[0]]
         values = [a + b for a, b in zip(outputs, direct, strict=True)]
 

@@ -33,7 +33,8 @@ class Header:
     """What is claimed, but for the data point. ``ground`` and ``region`` are hashes of what the
     prover made of the text; ``precision`` are the bits of alpha and delta. ``member`` is a point of
     the region, where that has constraints: the variables as fractions. ``against`` is the network
-    of x2, where it is another one; the normalisation is that of both."""
+    of x2, where it is another one; the normalisation is that of both. ``point`` is a witness in
+    fractions, variable by variable, where no floats solve an equation of the region."""
 
     format: int
     verdict: str
@@ -49,6 +50,7 @@ class Header:
     precision: int
     member: tuple[str, ...] | None = None
     against: str | None = None
+    point: tuple[str, ...] | None = None
 
 
 class Sizes:
@@ -254,6 +256,7 @@ def _header(given: Any) -> Header:
     given.setdefault("arithmetic", "real")  # it used to be the only one
     given.setdefault("member", None)  # there used to be none
     given.setdefault("against", None)
+    given.setdefault("point", None)
     require(set(given) == set(Header.__annotations__), "other fields")
     for name in ("mean", "std", "labels"):
         wanted = int if name == "labels" else float
@@ -275,10 +278,11 @@ def _header(given: Any) -> Header:
     require(type(given["tie_violates"]) is bool, "it is not said what a tie is")
     numbers = type(given["arithmetic"]) is str and given["arithmetic"] in ARITHMETICS
     require(numbers, "an arithmetic that is neither real nor float32")
-    member = given["member"]
-    fine = member is None or (type(member) is list and all(map(_is_fraction, member)))
-    require(fine, "a point that is none")
-    given["member"] = None if member is None else tuple(member)
+    for name in ("member", "point"):
+        held = given[name]
+        fine = held is None or (type(held) is list and all(map(_is_fraction, held)))
+        require(fine, "a point that is none")
+        given[name] = None if held is None else tuple(held)
     require(type(given["precision"]) is int and given["precision"] in (8, 16, 32), "a precision")
     known = type(given["verdict"]) is str and given["verdict"] in OF_VERDICT
     require(known, "a verdict that is neither verified nor falsified")

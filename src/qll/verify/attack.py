@@ -189,8 +189,8 @@ def _attack(
 
 
 def _drawn_in(x: Single, queries: Sequence[Query]) -> Single:
-    """Into the balls of the queries that have some."""
-    if not any(query.rounds for query in queries):
+    """Into the balls and onto the equations of the queries that have some."""
+    if not any(query.rounds or query.equations for query in queries):
         return x
     pairs = zip(queries, x, strict=True)
     return np.stack([query.clip(rows.astype(np.float64)) for query, rows in pairs]).astype(

@@ -15,7 +15,7 @@ from qll.verify import clock
 from qll.verify.joining import join
 from qll.verify.judge import Worth, judge
 from qll.verify.query import Query
-from qll.verify.verdict import VACUOUS_NOTE, Evidence, Reason, Status, Verdict
+from qll.verify.verdict import ROUNDED_NOTE, VACUOUS_NOTE, Evidence, Reason, Status, Verdict
 
 BACKENDS: Registry[type[Backend]] = Registry("verifier backend", "qll.verify.backends")
 
@@ -121,10 +121,15 @@ def _rejudge(query: Query, verdict: Verdict) -> Verdict:
                        notes=(*verdict.notes, "the backend named no witness"))  # fmt: skip
     judgement = judge(query, verdict.witness, final=True)
     if judgement.worth is Worth.VIOLATION:
+        exact, witness = judgement.exact, np.array(verdict.witness)
+        if exact is not None:
+            witness = np.array([float(v) for v in exact])
+            verdict = replace(verdict, notes=(*verdict.notes, ROUNDED_NOTE))
         return replace(
             verdict,
             value=judgement.value,
-            witness=np.array(verdict.witness),
+            witness=witness,
+            exact=exact,
             evidence=Evidence.WITNESS,
         )
     reason = Reason.NEAR_TIE if judgement.worth is Worth.NEAR_TIE else Reason.BACKEND

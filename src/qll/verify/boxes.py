@@ -388,7 +388,7 @@ class _BoxRun:
         centre = ((kept.lower + kept.upper) / 2)[:, None]
         points = np.concatenate([centre, corner], axis=1).reshape(-1, kept.lower.shape[1])
         points = self.query.clip(points)
-        condition = self.query.exact_search
+        condition = self.query.hunted if self.query.equations else self.query.exact_search
         values = condition.value(condition.leaf_values(self.form.forward(points), points))
         best = int(values.argmax())
         if not condition.is_violated(float(values[best])):

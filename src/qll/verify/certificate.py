@@ -13,6 +13,7 @@ import json
 import zlib
 from collections.abc import Callable
 from dataclasses import asdict, replace
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -162,6 +163,7 @@ def _header(query: Query, verdict: Verdict, subject: Subject) -> Header:
         region=digest(*(side.tobytes() for q in query.cases for side in (q.lower, q.upper))),
         precision=PRECISIONS[0],
         member=_member(query),
+        point=None if verdict.exact is None else tuple(map(_fraction, verdict.exact)),
         against=None if other is None else other.sha256,
     )
 
@@ -174,8 +176,12 @@ def _member(query: Query) -> tuple[str, ...] | None:
     for case in query.cases:
         point = case.member.point
         if point is not None:
-            return tuple(f"{v.numerator}/{v.denominator}" for v in point)
+            return tuple(map(_fraction, point))
     return None
+
+
+def _fraction(value: Fraction) -> str:
+    return f"{value.numerator}/{value.denominator}"
 
 
 def _networks(query: Query) -> tuple[Any, Any]:

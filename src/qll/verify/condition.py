@@ -101,13 +101,13 @@ class Condition:
             highs.append(ceiling)
         return lows, highs
 
-    def exact_value(self, y: Sequence[Fraction], x: Sequence[float] | Array) -> Fraction:
+    def exact_value(self, y: Sequence[Fraction], x: Sequence[Any] | Array) -> Fraction:
         """The value at the point ``x`` with the exact outputs ``y``."""
         leaves = []
         for leaf in self.exact:
             total = Fraction(leaf.constant)
             for (source, i), c in leaf.terms:
-                total += c * (Fraction(y[i]) if source == "y" else Fraction(float(x[i])))
+                total += c * (Fraction(y[i]) if source == "y" else Fraction(x[i]))
             leaves.append(total)
         return _exact(self.tree, leaves)
 

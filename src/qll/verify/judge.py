@@ -37,6 +37,7 @@ class Judgement:
     worth: Worth
     value: tuple[float, float] | None = None  # the exact value lies between
     note: str = ""
+    exact: tuple[Fraction, ...] | None = None  # the point that was judged, where it is no floats
 
 
 def _violated(query: Query, value: Fraction) -> bool:
@@ -48,7 +49,9 @@ def judge(query: Query, x: Array, *, final: bool = False) -> Judgement:
     for all evaluations; some are run as well where the judgement is ``final``."""
     point = np.asarray(x, dtype=np.float64).reshape(-1)
     if not query.contains(point):
-        return Judgement(Worth.NOTHING, note="outside the region")
+        exact = query.settled(point)
+        outside = Judgement(Worth.NOTHING, note="outside the region")
+        return outside if exact is None else _judge_exactly(query, exact)
     condition = query.compiled
     low, high = query.network.enclose(point)
     if query.in_float32:
@@ -72,6 +75,23 @@ def judge(query: Query, x: Array, *, final: bool = False) -> Judgement:
         note = f"exact value {value[0]:.3g} but {replayed:.3g} in ONNX Runtime"
         return Judgement(Worth.NEAR_TIE, value, note)
     return Judgement(Worth.VIOLATION, value)
+
+
+def _judge_exactly(query: Query, exact: tuple[Fraction, ...]) -> Judgement:
+    """At a point of fractions, which the network is evaluated at without rounding; at run time it
+    is rounded."""
+    if not query.form.is_piecewise_linear:
+        return Judgement(Worth.NOTHING, note="nothing is exact at a point that floats do not have")
+    value = query.compiled.exact_value(query.network.evaluate_exact.at(exact), exact)
+    value_ = (float(value), float(value))
+    if not _violated(query, value):
+        return Judgement(Worth.NOTHING, value_, "satisfied")
+    point, condition = np.array([float(v) for v in exact]), query.compiled
+    replayed = float(condition.value(condition.leaf_values(_run(query, point), point[None]))[0])
+    if query.arithmetic is None and not condition.is_violated(replayed):
+        note = f"exact value {value_[0]:.3g} but {replayed:.3g} in ONNX Runtime"
+        return Judgement(Worth.NEAR_TIE, value_, note)
+    return Judgement(Worth.VIOLATION, value_, exact=exact)
 
 
 def _run(query: Query, point: Array) -> Array:

@@ -80,6 +80,18 @@ def find_member(query: Constrained) -> Member:
     return Member()
 
 
+def settle(query: Constrained, near: Array, equations: Sequence[Affine]) -> Point | None:
+    """A point of the region, in fractions, next to one that solves its ``equations`` in floats."""
+    start = tuple(map(Fraction, np.clip(near, query.lower, query.upper).tolist()))
+    values = _values(query, near)
+    tight = [c for c, v in zip(query.constraints, values, strict=True) if v > -NEAR]
+    for chosen in (equations, tight):
+        trial = _on(chosen, start, query.lower, query.upper)
+        if trial is not None and _allows(query, trial):
+            return trial
+    return None
+
+
 def _furthest(query: Constrained) -> tuple[Array, float, Array] | None:
     """The point of the box where the worst constraint is least, its value there, and the weights of
     the constraints that hold it up."""

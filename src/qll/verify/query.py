@@ -18,8 +18,8 @@ from qll.formula.rounds import Round
 from qll.networks.relu_form import ReluForm
 from qll.verify.arithmetic import check_arithmetic, float32_of, inside, on_grid, radii
 from qll.verify.condition import Array, Condition, assume, both, compile_condition, unusable
-from qll.verify.drawn import Drawn
-from qll.verify.member import Member, find_member, least_of
+from qll.verify.drawn import Drawn, Flat
+from qll.verify.member import Member, find_member, least_of, settle
 
 
 class VerifiableNetwork(Protocol):
@@ -209,14 +209,24 @@ class Query:
     def hunted(self) -> Condition:
         """What an attack maximises: positive where a violation counts, in float32 in every
         evaluation."""
-        if not self.in_float32:
-            return self.search
-        found = self.exact_search
-        return replace(found, constant=np.nan_to_num(found.constant - self.radii))
+        found = self.search
+        if self.in_float32:
+            found = self.exact_search
+            found = replace(found, constant=np.nan_to_num(found.constant - self.radii))
+        if not self.equations:
+            return found
+        # What a search solves all the time is met there, however it is rounded.
+        constant, reach = found.constant.copy(), np.maximum(np.abs(self.lower), np.abs(self.upper))
+        for row, kept in enumerate(self._folded.constraints, start=self.reduced.leaves):
+            if kept in self.equations and found.inputs is not None:
+                constant[row] += 1.0 + np.abs(found.inputs[row]) @ reach + abs(constant[row])
+        return replace(found, constant=constant)
 
     def is_near(self, value: float) -> bool:
         """Whether a point with this value of `hunted` is worth a judgement: in float32 some that
         no real number shows to be violations are."""
+        if self.equations:  # points are moved onto them, and settled by `settled`
+            return self.hunted.is_violated(value)
         if not self.in_float32:
             return self.search.is_violated(value)
         return self.search.is_violated(value + 2 * float(self.radii.max(initial=0.0)))
@@ -275,6 +285,8 @@ class Query:
     def clip(self, points: Array) -> Array:
         """Points of the box in which a violation may be: beyond a premise, in balls, and whole
         numbers."""
+        if self._flat is not None:
+            points = self._flat.drawn_in(points, *self._inner)
         for ball in self._balls:
             points = ball.drawn_in(points)
         if self.integers is not None:
@@ -292,8 +304,30 @@ class Query:
         return None
 
     @cached_property
+    def _flat(self) -> Flat | None:
+        """The equations that a search has to solve; whole numbers are found otherwise."""
+        if not self.equations or self.integers is not None or self.in_float32:
+            return None
+        return Flat.of(self.equations, self.lower.size)
+
+    @cached_property
     def _balls(self) -> tuple[Drawn, ...]:
         return tuple(Drawn.of(ball, self.lower.size) for ball in self.rounds)
+
+    @cached_property
+    def equations(self) -> tuple[Affine, ...]:
+        """Constraints of which the opposite is one too."""
+        said = set(self.constraints)
+        return tuple(c for c in self.constraints if negated(c) in said)
+
+    def settled(self, x: Array) -> tuple[Fraction, ...] | None:
+        """A point of the region next to ``x``, where it has equations: floats may not solve them.
+        In float32 there are none but floats."""
+        if not self.equations or self.in_float32 or not np.isfinite(x).all():
+            return None
+        point = settle(self, x, self.equations)
+        met = point is not None and any(_met(more, point) for more in self.choices)
+        return point if met and all(ball.holds(point) for ball in self.rounds) else None
 
     @cached_property
     def cases(self) -> tuple[Query, ...]:
@@ -324,10 +358,10 @@ class Query:
         return met and all(ball.holds(point.tolist()) for ball in self.rounds)
 
 
-def _met(constraints: Sequence[Affine], point: Array) -> bool:
+def _met(constraints: Sequence[Affine], point: Sequence[Any] | Array) -> bool:
     return all(
         sum(
-            (c * Fraction(float(point[k])) for (_, k), c in constraint.terms),
+            (c * Fraction(point[k]) for (_, k), c in constraint.terms),
             Fraction(constraint.constant),
         )
         <= 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from enum import StrEnum
+from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -46,6 +47,7 @@ class Evidence(StrEnum):
 
 # What every 'verified' of our own provers rests on.
 PROVER_NOTE = "bounds computed in float64, less what rounding can have added to them"
+ROUNDED_NOTE = "the witness is rounded: it was judged, and is certified, in fractions"
 VACUOUS_NOTE = "holds whatever the network computes: no point of the region meets its premise"
 
 
@@ -73,6 +75,8 @@ class Verdict:
     seconds: float = 0.0
     backend: str = "bab"
     witness2: Any = None  # the second point, of a property that binds x2
+    # The variables of the query at the witness, where an equation is solved by no floats.
+    exact: tuple[Fraction, ...] | None = field(default=None, repr=False)
     notes: tuple[str, ...] = ()
     vacuous: bool = False
     evidence: Evidence | None = None
