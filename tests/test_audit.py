@@ -73,7 +73,7 @@ def test_the_checker_imports_only_what_it_may() -> None:
 
 def test_the_checker_is_small() -> None:
     """Lines of code, wherever they stand; what explains them is free."""
-    assert sum(map(code_lines, PACKAGE.rglob("*.py"))) < 2800
+    assert sum(map(code_lines, PACKAGE.rglob("*.py"))) < 2900
 
 
 def code_lines(path: Path) -> int:
