@@ -116,7 +116,7 @@ class RoundCrown(Crown):
         return found
 
     @property
-    def groups(self) -> None:  # type: ignore[override]
+    def groups(self) -> None:
         """Copies of the inputs would each have their own ball."""
         return None
 

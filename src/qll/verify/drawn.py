@@ -62,7 +62,7 @@ class Flat:
             terms, constant[k] = row.floats
             for (_, at), c in terms:
                 rows[k, at] = c
-        return cls(rows, constant, np.linalg.pinv(rows))
+        return cls(rows, constant, np.linalg.pinv(rows).astype(np.float64))
 
     def drawn_in(self, points: Array, lower: Array, upper: Array) -> Array:
         for _ in range(TURNS):

@@ -82,7 +82,8 @@ def _judge_exactly(query: Query, exact: tuple[Fraction, ...]) -> Judgement:
     is rounded."""
     if not query.form.is_piecewise_linear:
         return Judgement(Worth.NOTHING, note="nothing is exact at a point that floats do not have")
-    value = query.compiled.exact_value(query.network.evaluate_exact.at(exact), exact)
+    network: Any = query.network
+    value = query.compiled.exact_value(network.evaluate_exact.at(exact), exact)
     value_ = (float(value), float(value))
     if not _violated(query, value):
         return Judgement(Worth.NOTHING, value_, "satisfied")

@@ -326,8 +326,9 @@ class Query:
         if not self.equations or self.in_float32 or not np.isfinite(x).all():
             return None
         point = settle(self, x, self.equations)
-        met = point is not None and any(_met(more, point) for more in self.choices)
-        return point if met and all(ball.holds(point) for ball in self.rounds) else None
+        if point is None or not any(_met(more, point) for more in self.choices):
+            return None
+        return point if all(ball.holds(point) for ball in self.rounds) else None
 
     @cached_property
     def cases(self) -> tuple[Query, ...]:
