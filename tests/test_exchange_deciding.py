@@ -220,6 +220,34 @@ def test_equations_between_inputs_are_solved(
             assert values[1] in (-values[0], values[0] / 2, 1 - values[0], 2 * values[0])
 
 
+@pytest.mark.parametrize(
+    ("assertions", "expected"),
+    [
+        ("(== X_1 (- X_0)) (>= Y_1 0.5)", "sat"),
+        ("(== X_1 (- X_0)) (> Y_1 (+ Y_0 0.01))", "unsat"),
+        ("(== (* 2 X_1) X_0) (== X_1 (* -4 Y_1)) (> Y_1 0.1) (> X_0 0)", "unsat"),
+        ("(== (* 4 X_1) X_0) (> Y_1 0.26)", "unsat"),
+        ("(== (* 4 X_1) X_0) (> Y_1 0.24)", "sat"),
+        ("(== X_1 (- X_0)) (== X_1 X_0) (> Y_1 0.1)", "unsat"),  # both are 0
+        ("(== X_1 (- X_0)) (== X_1 X_0) (>= Y_1 0)", "sat"),
+    ],
+)
+def test_powers_of_two_lose_nothing_in_float32(
+    assertions: str, expected: str, tmp_path: Path
+) -> None:
+    path = layered(tmp_path / "absolute.onnx", *ABSOLUTE)
+    document = parse(f"{HEAD_TWO}{BOX1}(assert (and {assertions}))")
+    attached = attach(document, files_of(document, [str(path)]))
+    for arithmetic in ("float32", None):
+        found = decide(attached.document, attached.network, seconds=20, arithmetic=arithmetic)
+        assert found.answer == expected
+    if found.witness is not None:
+        x = attached.all_inputs(found.witness)
+        y = attached.outputs(found.witness)
+        values = [[F(v) for v in vector.tolist()] for vector in (x, y)]
+        assert document.holds(*values)
+
+
 def test_an_equation_bounds_an_input(tmp_path: Path) -> None:
     path = layered(tmp_path / "absolute.onnx", *ABSOLUTE)
     box = "(assert (and (<= X_0 1) (>= X_0 0) (== (* 2 X_1) X_0) (>= Y_1 {})))"

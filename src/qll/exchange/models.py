@@ -2,7 +2,7 @@
 
 Several inputs or outputs, hidden nodes and several networks become one ONNX graph: a vector is cut
 into the declared inputs, and what the networks compute is put together again. Inputs that the
-document says are equal become one, so that the region keeps an interior.
+document says are equal become one (`qll.exchange.tied`), so that the region keeps an interior.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qll.errors import InputError, NetworkError
-from qll.exchange.document import All, Assertion, Atom, Bounds, Declaration, Document, Some, Tensor
+from qll.exchange.document import Declaration, Document, Tensor
 from qll.exchange.structure import Structures
+from qll.exchange.tied import Tied, reduced, tied
 from qll.formula.hard import nearest
 from qll.networks import Network, load
 from qll.networks.onnx_external import network_bytes
@@ -33,16 +33,19 @@ SLICE_BY_INPUTS = 10  # the opset from which its ends are inputs
 
 @dataclass(frozen=True, eq=False)
 class Attached:
-    """``document`` speaks of the inputs of ``network``; ``places[k]`` is the input that the k-th
-    declared one became."""
+    """``document`` speaks of the inputs of ``network``, which may be fewer than the declared ones
+    (`qll.exchange.tied`)."""
 
     document: Document
     network: Network
-    places: tuple[int, ...] | None = None
+    ties: Tied | None = None
     notes: tuple[str, ...] = ()
 
     def all_inputs(self, point: Array) -> Array:
-        return point if self.places is None else point[list(self.places)]
+        if self.ties is None:
+            return point
+        factors = np.array([float(factor) for factor in self.ties.factors])
+        return np.asarray(point[list(self.ties.places)] * factors)
 
     def outputs(self, point: Array) -> Array:
         """In the declared type: floats next to the real numbers, or what ONNX Runtime answers."""
@@ -97,10 +100,10 @@ def _not_these(wanted: list[str], given: Sequence[str]) -> InputError:
 def attach(document: Document, files: Mapping[str, Path]) -> Attached:
     models = [_Model.of(n, files[n.equal_to or n.name], document.source) for n in document.networks]
     _require_isomorphic(models)
-    ties = _ties(document)
+    ties = tied(document)
     first = document.networks[0]
     notes = () if document.version[0] == 1 else tuple(n for m in models for n in m.notes)
-    if len(models) == 1 and len(first.tensors) == 2 and not ties:
+    if len(models) == 1 and len(first.tensors) == 2 and ties is None:
         return Attached(document, models[0].alone(), notes=notes)
     return replace(_joined(document, models, ties), notes=notes)
 
@@ -260,7 +263,7 @@ def _require_isomorphic(models: Sequence[_Model]) -> None:
 # --- one graph of many ---
 
 
-def _joined(document: Document, models: list[_Model], ties: dict[int, int]) -> Attached:
+def _joined(document: Document, models: list[_Model], ties: Tied | None) -> Attached:
     onnx = onnx_package()
     imported = [entry for m in models for entry in m.proto.opset_import]
     opsets = {entry.version for entry in imported if entry.domain in ("", "ai.onnx")}
@@ -273,16 +276,14 @@ def _joined(document: Document, models: list[_Model], ties: dict[int, int]) -> A
             fix="export the networks again with the same settings",
         )
     kind = types.pop()
-    free = sorted(set(range(document.inputs)) - set(ties))
-    places = [free.index(ties.get(k, k)) for k in range(document.inputs)] if ties else None
+    inputs = document.inputs if ties is None else len(ties.free)
     builder = _Builder(onnx, opsets.pop(), kind)
-    whole = FREE if places is None else builder.chosen(places, len(free))
+    whole = FREE if ties is None else builder.chosen(ties)
     for number, model in enumerate(models):
         builder.add(model, f"n{number}_", whole)
-    data = builder.model(len(free), document.outputs, max(m.proto.ir_version for m in models))
+    data = builder.model(inputs, document.outputs, max(m.proto.ir_version for m in models))
     network = load(data)
-    reduced = document if places is None else _reduced(document, places, free)
-    return Attached(reduced, network, None if places is None else tuple(places))
+    return Attached(document if ties is None else reduced(document, ties), network, ties)
 
 
 class _Builder:
@@ -293,10 +294,11 @@ class _Builder:
         self.stored: list[Any] = []
         self.parts: list[str] = []
 
-    def chosen(self, places: list[int], free: int) -> str:
-        """The declared inputs from the free ones, without rounding: a matrix of 0 and 1."""
-        matrix = np.zeros((free, len(places)), FLOATS[self.kind])
-        matrix[places, np.arange(len(places))] = 1.0
+    def chosen(self, ties: Tied) -> str:
+        """The declared inputs from the free ones, without rounding: a matrix of powers of two."""
+        count = len(ties.places)
+        matrix = np.zeros((len(ties.free), count), FLOATS[self.kind])
+        matrix[list(ties.places), np.arange(count)] = [float(factor) for factor in ties.factors]
         self.stored.append(self.onnx.numpy_helper.from_array(matrix, "qll_chosen"))
         self.node("MatMul", [FREE, "qll_chosen"], "qll_all")
         return "qll_all"
@@ -378,54 +380,3 @@ def _hidden(model: _Model, tensor: Tensor) -> str:
         fix="look up the name in the ONNX file",
         where=tensor.place or None,
     )
-
-
-# --- inputs that are one ---
-
-
-def _ties(document: Document) -> dict[int, int]:
-    """Inputs that equal an earlier one, by assertions ``x[i] - x[j] == 0``."""
-    above = {
-        a.terms for a in document.assertions if isinstance(a, Atom) and not (a.constant or a.strict)
-    }
-    parent: dict[int, int] = {}
-
-    def root(k: int) -> int:
-        while k in parent:
-            k = parent[k]
-        return k
-
-    for terms in above:
-        opposite = tuple((slot, -c) for slot, c in terms)
-        if len(terms) == 2 and opposite in above and {s for (s, _), _ in terms} == {"x"}:
-            ((_, i), c), ((_, j), d) = terms
-            first, second = sorted((root(i), root(j)))
-            if c == -d and first != second:
-                parent[second] = first
-    return {k: root(k) for k in parent}
-
-
-def _reduced(document: Document, places: list[int], free: list[int]) -> Document:
-    bounds = Bounds()
-    bounds.grow(len(free))
-    for index, place in enumerate(places):
-        for side in ("lower", "upper"):
-            value = document.bounds.get(side, index)
-            if value is not None:
-                bounds.tighten(side, place, value, document.bounds.is_strict(side, index))
-    assertions = tuple(_moved(a, places) for a in document.assertions)
-    return replace(document, bounds=bounds, assertions=assertions, kept=tuple(free))
-
-
-def _moved(node: Assertion, places: list[int]) -> Assertion:
-    match node:
-        case Atom(terms, constant, strict):
-            total: dict[tuple[str, int], Fraction] = {}
-            for (source, k), c in terms:
-                slot = (source, places[k] if source == "x" else k)
-                total[slot] = total.get(slot, Fraction(0)) + c
-            return Atom(tuple(sorted((s, c) for s, c in total.items() if c)), constant, strict)
-        case All(parts):
-            return All(tuple(_moved(part, places) for part in parts))
-        case Some(parts):
-            return Some(tuple(_moved(part, places) for part in parts))
