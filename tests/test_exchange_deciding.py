@@ -248,6 +248,27 @@ def test_powers_of_two_lose_nothing_in_float32(
         assert document.holds(*values)
 
 
+@pytest.mark.parametrize(
+    ("assertions", "expected"),
+    [
+        # Constraints that touch the box in a corner, also one that no float has.
+        ("(>= (+ X_0 X_1) 2) (>= Y_0 1)", "sat"),
+        ("(>= (+ X_0 X_1) 2) (> Y_0 1)", "unsat"),
+        ("(>= (+ X_0 X_1) 2) (< Y_0 1)", "unsat"),
+        ("(> (+ X_0 X_1) 2)", "unsat"),
+        ("(<= X_0 0.1) (<= X_1 0) (>= (+ (* 2 X_0) X_1) 0.2) (>= X_0 0.1)", "sat"),
+        ("(<= X_0 0.1) (<= X_1 0) (>= (+ (* 2 X_0) X_1) 0.2) (> Y_1 0.01)", "unsat"),
+        ("(<= X_0 -0.1) (>= X_1 0.2) (== (- X_1 X_0) 0.3) (> Y_1 0.15)", "sat"),
+        ("(<= X_0 -0.1) (>= X_1 0.2) (== (- X_1 X_0) 0.3) (> Y_1 0.25)", "unsat"),
+        ("(< X_0 -0.1) (>= X_1 0.2) (== (- X_1 X_0) 0.3)", "unsat"),
+    ],
+)
+def test_regions_that_touch_their_box(assertions: str, expected: str, tmp_path: Path) -> None:
+    path = layered(tmp_path / "absolute.onnx", *ABSOLUTE)
+    text = f"{HEAD_TWO}{BOX1}(assert (and {assertions}))"
+    assert answer(parse(text), str(path))[0].answer == expected
+
+
 def test_an_equation_bounds_an_input(tmp_path: Path) -> None:
     path = layered(tmp_path / "absolute.onnx", *ABSOLUTE)
     box = "(assert (and (<= X_0 1) (>= X_0 0) (== (* 2 X_1) X_0) (>= Y_1 {})))"

@@ -25,6 +25,8 @@ from qll.formula.hard import ZERO, Slot
 
 # Cases from products of disjunctions; one disjunction alone may have as many as it likes.
 MOST_PRODUCTS = 1000
+# Rounds in which constraints tighten bounds that are there: they may converge for ever.
+MOST_TURNS = 4
 
 
 @dataclass(frozen=True)
@@ -95,6 +97,48 @@ class Case:
             conditions=(*self.conditions, *conditions),
         )
         return None if any(found_case.is_empty_at(k) for k in touched) else found_case
+
+
+def propagated(case: Case) -> Case | None:
+    """With the bounds that constraints give an input by the ends of the others, exactly: a region
+    that is thin in the box, or a point, is then seen to be. None if nothing is left."""
+    found = replace(case, sides=dict(case.sides))
+    turns, more = 0, bool(case.constraints)
+    while more and turns < MOST_TURNS:
+        more, gained = False, False
+        for atom in case.constraints:
+            for index, side, end in _implied(found, atom):
+                known = found.side(index, side)
+                if known is not None and not _is_tighter(side, end, known):
+                    continue
+                gained = gained or known is None
+                found.sides[index, side] = end
+                more = True
+                if found.is_empty_at(index):
+                    return None
+        turns += not gained  # bounds of inputs that had none are looked for to the end
+    return found
+
+
+def _implied(case: Case, atom: Atom) -> list[tuple[int, str, Side]]:
+    """``sum + constant >= 0``: an input's share is no less than what the others leave to it."""
+    parts = []
+    for (_, k), c in atom.terms:
+        parts.append((k, c, case.side(k, "upper" if c > 0 else "lower")))
+    open_ = [k for k, _, end in parts if end is None]
+    if len(open_) > 1:
+        return []
+    most = atom.constant + sum((c * end.value for _, c, end in parts if end is not None), ZERO)
+    strict = sum(end.strict for _, _, end in parts if end is not None)
+    found = []
+    for k, c, end in parts:
+        if open_ and end is not None:
+            continue
+        own = ZERO if end is None else c * end.value
+        others = strict - (0 if end is None else end.strict)
+        side = "lower" if c > 0 else "upper"
+        found.append((k, side, Side((own - most) / c, atom.strict or others > 0)))
+    return found
 
 
 def bound_of(atom: Atom) -> tuple[int, str, Side]:

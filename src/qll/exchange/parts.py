@@ -12,7 +12,7 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from qll.exchange.cases import Case, cases, substitute, unbounded
+from qll.exchange.cases import Case, cases, propagated, substitute, unbounded
 from qll.exchange.document import All, Assertion, Atom, Document, Some, atoms, hard_form
 from qll.exchange.rounding import Boxes, has_gap, inexact_inputs
 from qll.formula.hard import Affine, HardForm, negated
@@ -74,8 +74,8 @@ def parts(
             known=known,
             left=tuple(range(document.inputs)),
         )
-        if found.constraints:
-            found = _solved(found, solved=solved and arithmetic != "float32")
+        if found.constraints and solved and arithmetic != "float32":
+            found = _solved(found)
         _require_bounds(found)
         yield found
 
@@ -86,32 +86,30 @@ def _with_known(
     """The case with fixed inputs that no float of the type has replaced by their values, which may
     fix others; None if no point is left."""
     known: dict[int, Fraction] = {}
-    found: Case | None = case
+    found = propagated(case)
     while found is not None and (more := inexact_inputs(found, kind)).keys() - known.keys():
         known = more
         replaced = tuple(substitute(c, known) for c in found.constraints)
         found = replace(found, constraints=()).with_part(All(replaced))
+        found = None if found is None else propagated(found)
     condition = case.condition if found is None else substitute(found.condition, known)
     return found, condition, known
 
 
-def _solved(part: Part, *, solved: bool) -> Part:
-    """Over fewer inputs, by the equations between them; and with bounds, where constraints give an
-    input some."""
+def _solved(part: Part) -> Part:
+    """Over fewer inputs, by the equations between them."""
     # With the parser of our own language: not for the many queries without constraints.
-    from qll.formula.asked import MOST_SOLVED, Asked, bounded, without_equations
+    from qll.formula.asked import MOST_SOLVED, Asked, without_equations
 
     lower, upper = part.lower.tolist(), part.upper.tolist()
-    if not (np.isfinite(part.lower).all() and np.isfinite(part.upper).all()):
-        lower, upper = bounded(lower, upper, part.constraints)
     count = len(lower)
-    if not solved or count > MOST_SOLVED:
-        return replace(part, lower=np.array(lower), upper=np.array(upper))
+    if count > MOST_SOLVED:
+        return part
     ties = Ties(tuple(range(count)), count)
     asked = Asked(1, ties, lower, upper, None, part.constraints, ((),), part.condition)
     found = without_equations(asked)
     if found.image is None:
-        return replace(part, lower=np.array(lower), upper=np.array(upper))
+        return part
     return replace(
         part,
         lower=np.array(found.lower),

@@ -98,7 +98,7 @@ def ask(
             home = ties.home[point * inputs + k]
             lower[home], upper[home] = max(lower[home], lows[k]), min(upper[home], highs[k])
     # A comparison may be all that bounds an input.
-    lower, upper = bounded(lower, upper, constraints)
+    lower, upper = _bounded(lower, upper, constraints)
     integers = None
     if question.integers:
         whole = {ties.home[_entry(slot, inputs)] for slot in question.integers}
@@ -226,7 +226,7 @@ def without_equations(asked: Asked) -> Asked:
         if k not in left:
             constraints += _between(row, asked.lower[k], asked.upper[k])
     lower, upper = ([side[k] for k in left] for side in (asked.lower, asked.upper))
-    lower, upper = bounded(lower, upper, constraints)
+    lower, upper = _bounded(lower, upper, constraints)
 
     def moved(form: HardForm) -> Any:
         return through(form, {"x": rows})
@@ -285,7 +285,7 @@ def _ask_image(
             raise TypeError("a constraint became something else")
         constraints.append(moved)
     ties = Ties(tuple(range(len(lower))), len(lower))
-    lower, upper = bounded(lower, upper, constraints)
+    lower, upper = _bounded(lower, upper, constraints)
     kept = [c for c in constraints if _matters(c, lower, upper)]
 
     def variable(slot: Slot) -> Slot:
@@ -324,7 +324,7 @@ def _matters(constraint: Affine, lower: Sequence[float], upper: Sequence[float])
     return Fraction(constraint.constant) + sum(c * Fraction(end) for c, end in ends) > 0
 
 
-def bounded(
+def _bounded(
     lower: list[float], upper: list[float], constraints: Sequence[Affine]
 ) -> tuple[list[float], list[float]]:
     """Ends cut by what is said of one variable; and for variables that have none, where a
