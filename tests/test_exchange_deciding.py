@@ -230,6 +230,7 @@ def test_equations_between_inputs_are_solved(
         ("(== (* 4 X_1) X_0) (> Y_1 0.24)", "sat"),
         ("(== X_1 (- X_0)) (== X_1 X_0) (> Y_1 0.1)", "unsat"),  # both are 0
         ("(== X_1 (- X_0)) (== X_1 X_0) (>= Y_1 0)", "sat"),
+        ("(<= X_0 0.5) (>= (+ X_0 X_1) 1.5) (>= Y_1 1)", "sat"),  # in one corner of the box
     ],
 )
 def test_powers_of_two_lose_nothing_in_float32(
@@ -267,6 +268,22 @@ def test_regions_that_touch_their_box(assertions: str, expected: str, tmp_path: 
     path = layered(tmp_path / "absolute.onnx", *ABSOLUTE)
     text = f"{HEAD_TWO}{BOX1}(assert (and {assertions}))"
     assert answer(parse(text), str(path))[0].answer == expected
+
+
+@pytest.mark.parametrize(
+    ("assertions", "expected"),
+    [
+        ("(== X_0 0.1) (== (+ X_0 X_1) 1)", "not sat"),  # of numbers next to 0.1 and 0.9
+        ("(<= X_0 0.1) (>= (+ X_0 X_1) 1.1)", "unsat"),  # at 0.1 alone, which is no number
+    ],
+)
+def test_float32_numbers_that_follow_from_others(
+    assertions: str, expected: str, adder: Path
+) -> None:
+    document = parse(f"{HEAD1}{BOX1}(assert (and {assertions} (<= Y_0 5)))")
+    attached = attach(document, files_of(document, [str(adder)]))
+    found = decide(attached.document, attached.network, seconds=5, arithmetic="float32")
+    assert_answer(found.answer, expected)
 
 
 def test_an_equation_bounds_an_input(tmp_path: Path) -> None:

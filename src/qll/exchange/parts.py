@@ -83,17 +83,30 @@ def parts(
 def _with_known(
     case: Case, kind: type[np.floating]
 ) -> tuple[Case | None, Assertion, dict[int, Fraction]]:
-    """The case with fixed inputs that no float of the type has replaced by their values, which may
-    fix others; None if no point is left."""
-    known: dict[int, Fraction] = {}
+    """The case with fixed inputs that no float of the type has replaced by their values, and with
+    the bounds that constraints imply, which may fix others; None if no point is left."""
+    known = inexact_inputs(case, kind)
+    if kind is np.float32 and known:
+        # These stand for the nearest numbers, of which constraints say nothing exact.
+        return _replaced(case, known), substitute(case.condition, known), known
     found = propagated(case)
+    known = {}
     while found is not None and (more := inexact_inputs(found, kind)).keys() - known.keys():
+        if kind is np.float32:
+            return None, found.condition, {}  # there is no such number
         known = more
         replaced = tuple(substitute(c, known) for c in found.constraints)
         found = replace(found, constraints=()).with_part(All(replaced))
         found = None if found is None else propagated(found)
     condition = case.condition if found is None else substitute(found.condition, known)
     return found, condition, known
+
+
+def _replaced(case: Case, known: dict[int, Fraction]) -> Case | None:
+    replaced = [substitute(c, known) for c in case.constraints]
+    kept = tuple(c for c in replaced if isinstance(c, Atom) and c.terms)
+    rest = [c for c in replaced if isinstance(c, Atom) and not c.terms]
+    return replace(case, constraints=kept) if surely(All(tuple(rest)), [], []) else None
 
 
 def _solved(part: Part) -> Part:

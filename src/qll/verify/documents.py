@@ -216,7 +216,7 @@ class _Decider:
             if distance <= NEAR and self.refutes(item):
                 continue
             if distance <= TIE:
-                some = min(seconds, max(TIE_SECONDS, TIE_SHARE * seconds))
+                some = min(self.left, max(TIE_SECONDS, TIE_SHARE * seconds))
                 if self.tell([item], some) and self.witness is None:
                     self.proofs[NEAR_NOTE] = None
                     self.given_up = True
