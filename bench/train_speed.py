@@ -10,6 +10,12 @@ attacks reach is compared too, at equal weights: ``gap`` is the difference of th
 losses (ours less the reference's; starting points differ, so it is not zero). ``cpu`` is the ratio
 of processor seconds, ``attack`` the attack's share of our step, ``MB`` the most memory that a step
 takes beyond what the process holds between steps, the reference's and ours.
+
+``of peak`` lets figures of different machines be compared: the floating-point operations of the
+attack, and of the whole step, for each processor second, as a share of what a matrix product of
+torch's reaches on one thread, measured turn about with the steps. What is counted is the folded
+network: two operations a multiplication, one pass forward and one back for a gradient, three passes
+for a batch that the weights learn of. Updates, formulas and folding count as nothing.
 """
 
 from __future__ import annotations
@@ -33,6 +39,7 @@ import qll
 from qll.attacks.apgd import AutoPGD
 from qll.data.base import DataSet
 from qll.data.source import load as load_data
+from qll.kernels.network import plan_network
 from qll.logics import Logic
 from qll.logics import logic as read_logic
 from qll.networks.models import create
@@ -41,6 +48,8 @@ from qll.training.config import TrainConfig, resolve
 Loss = Callable[[Tensor, Tensor], Tensor]
 LEARNING_RATE, WEIGHT_DECAY, ALPHA, MOST_LAMBDA = 1e-3, 1e-4, 0.5, 10.0
 MNIST_SAMPLES, DICE_SAMPLES = 60_000, 272
+# Products that stay in the second-level cache: the larger are slower where it is small.
+PRODUCT_SIZES, PRODUCTS = (256, 384, 512), 3
 OPPOSITE = ((0, 5), (1, 4), (2, 3))
 
 
@@ -205,6 +214,37 @@ class PlainRecipe:
         return best, best_value
 
 
+# --- the machine's peak --------------------------------------------------------------------------
+
+
+@dataclass
+class Peak:
+    """The best GFLOP/s of products: one thread by processor and by wall time, all threads."""
+
+    cpu: float = 0.0
+    one: float = 0.0
+    every: float = 0.0
+
+    def measure(self) -> None:
+        threads = torch.get_num_threads()
+        for size in PRODUCT_SIZES:
+            a, b, out = (torch.rand(size, size) for _ in range(3))
+            count = PRODUCTS * (512 // size) ** 3  # milliseconds: clocks are coarse
+
+            def products(
+                _: int, operands: tuple[Tensor, ...] = (a, b, out), n: int = count
+            ) -> None:
+                for _ in range(n):
+                    torch.mm(operands[0], operands[1], out=operands[2])
+
+            work = 2e-9 * size**3 * count
+            torch.set_num_threads(1)
+            wall, cpu = timed(products, 0)
+            self.cpu, self.one = max(self.cpu, work / max(cpu, 1e-9)), max(self.one, work / wall)
+            torch.set_num_threads(threads)
+            self.every = max(self.every, work / timed(products, 0)[0])
+
+
 # --- the comparison ------------------------------------------------------------------------------
 
 
@@ -231,6 +271,12 @@ class Row:
     reference_cpu_seconds: float
     cpu_seconds: float
     attack_share: float
+    attack_of_peak: float
+    step_of_peak: float
+    attack_of_peak_wall: float
+    step_of_peak_wall: float
+    peak_gflops: float
+    peak_gflops_all_threads: float
     reference_loss: float
     gap: float
     reference_megabytes: float
@@ -325,16 +371,27 @@ def measure(case: Case, data: DataSet, rounds: int, seed: int = 0) -> Row:
     times: dict[str, list[tuple[float, float]]] = {"plain": [], "ours": []}
     steps = -(-(MNIST_SAMPLES if case.data == "mnist" else DICE_SAMPLES) // config.batch_size)
     repeats = 4  # of ours for each of the reference: both medians over similar seconds
+    peak = Peak()
     for turn in range(rounds):
+        peak.measure()
         times["plain"].append(timed(plain_step, 1 + turn))
         times["ours"] += [timed(our_step, 1 + turn * repeats + k) for k in range(repeats)]
     model.load_state_dict(plain.model.state_dict())
-    attack_seconds = statistics.median(
-        timed(lambda _: ours.attacked(model, x, labels), 0)[0] for _ in range(5)
-    )
+
+    def find(_: int = 0) -> Tensor:
+        return ours.attack.find(model, ours.prop, x, labels, logic=logic, engine="compiled")["x"]
+
+    attacks = [timed(find, 0) for _ in range(5)]
+    attack_wall, attack_cpu = (statistics.median(times) for times in zip(*attacks, strict=True))
+    peak.measure()
+    plan = plan_network(model, data.shape)
+    if isinstance(plan, str):
+        raise SystemExit(f"{case.network} is not attacked in compiled code: {plan}")
+    a_pass = 2e-9 * plan.multiplications * config.batch_size
+    attack_work = a_pass * (config.restarts + 1) * (2 * config.steps + 1)
+    step_work = attack_work + 2 * 3 * a_pass  # the clean batch and the attacked one
     with torch.no_grad():
-        found = ours.attack.find(model, ours.prop, x, labels, logic=logic, engine="compiled")["x"]
-        ours_reach = plain.loss(model(found), labels).mean().item()
+        ours_reach = plain.loss(model(find()), labels).mean().item()
     plain_reach = plain.loss(model(plain.attack(x, labels)), labels).mean().item()
     megabytes = peak_growth(plain_step), peak_growth(our_step)
     wall = {name: statistics.median(t for t, _ in pairs) for name, pairs in times.items()}
@@ -347,7 +404,13 @@ def measure(case: Case, data: DataSet, rounds: int, seed: int = 0) -> Row:
         wall["plain"] / wall["ours"],
         cpu["plain"] * steps,
         cpu["ours"] * steps,
-        attack_seconds / wall["ours"],
+        attack_wall / wall["ours"],
+        attack_work / attack_cpu / peak.cpu,
+        step_work / cpu["ours"] / peak.cpu,
+        attack_work / attack_wall / peak.every,
+        step_work / wall["ours"] / peak.every,
+        peak.one,
+        peak.every,
         plain_reach,
         ours_reach - plain_reach,
         *megabytes,
@@ -397,7 +460,8 @@ def main() -> None:
     sets: dict[str, DataSet] = {}
     print(f"{torch.get_num_threads()} threads, torch {torch.__version__}")
     print(f"{'property':34} {'logic':6} {'plain s':>9} {'ours s':>8} {'ratio':>6} "
-          f"{'cpu':>6} {'attack':>7} {'plain loss':>11} {'gap':>9} {'MB':>9}")  # fmt: skip
+          f"{'cpu':>6} {'attack':>7} {'of peak':>9} {'plain loss':>11} {'gap':>9} "
+          f"{'MB':>9}")  # fmt: skip
     rows = []
     for case in cases:
         if case.data not in sets:
@@ -407,8 +471,12 @@ def main() -> None:
         rows.append(row)
         print(f"{row.property:34} {row.logic:6} {row.reference_seconds:9.1f} {row.seconds:8.2f} "
               f"{row.ratio:6.1f} {row.reference_cpu_seconds / row.cpu_seconds:6.1f} "
-              f"{row.attack_share:6.0%} {row.reference_loss:11.4f} {row.gap:+9.4f} "
+              f"{row.attack_share:6.0%} {row.attack_of_peak:4.0%}/{row.step_of_peak:4.0%} "
+              f"{row.reference_loss:11.4f} {row.gap:+9.4f} "
               f"{row.reference_megabytes:4.0f}/{row.megabytes:.0f}")  # fmt: skip
+        print(f"{'':34} peak of a matrix product: {row.peak_gflops:.0f} GFLOP/s on one thread, "
+              f"{row.peak_gflops_all_threads:.0f} on all; by wall time "
+              f"{row.attack_of_peak_wall:.0%} and {row.step_of_peak_wall:.0%} of it")  # fmt: skip
         sys.stdout.flush()
     if options.json:
         record = {"threads": torch.get_num_threads(), "rows": [asdict(row) for row in rows]}
