@@ -150,6 +150,15 @@ def test_random_starts_are_those_of_the_reference_stream() -> None:
     np.testing.assert_allclose(random[1], given[1], atol=1e-5)
 
 
+def test_a_width_for_all_inputs_is_that_of_the_boxes() -> None:
+    model, (x, labels) = small_network(), images(50)
+    attack = compiled_attack(model)
+    by_input, for_all = run(attack, x, labels), run(attack, x, labels, width=0.4)
+    np.testing.assert_allclose(by_input[1], for_all[1], atol=1e-5)
+    shorter = run(attack, x, labels, width=0.01)  # it is the width that sets the steps
+    assert (shorter[1] < for_all[1]).double().mean() > 0.9
+
+
 def test_the_corner_of_a_linear_network_is_found() -> None:
     torch.manual_seed(3)
     layer = nn.Linear(6, 2)

@@ -11,7 +11,9 @@ pytest.importorskip("numba")
 
 from qll.kernels.chain import ChainPlan
 from qll.kernels.network import plan_network
+from qll.kernels.patches import has_patches
 from qll.kernels.plan import run_network
+from qll.kernels.recognise import recognise
 from qll.networks.models import Normalize, paper_mnist
 
 
@@ -118,6 +120,23 @@ def test_outputs_and_gradients_agree_with_float64(stack, count) -> None:
     torch.manual_seed(0)
     module, shape = stack()
     assert_agrees(randomised(module), shape, count)
+
+
+@pytest.mark.parametrize(
+    ("channels", "kernel", "stride", "padding"),
+    [
+        (1, 3, 2, 1), (3, 5, 2, 2), (2, 4, 2, 1), (1, 3, 2, 0), (1, 2, 2, 0), (3, 4, 4, 0),
+        (1, (3, 2), (1, 4), (1, 0)), (2, (7, 3), (2, 2), (3, 1)),
+    ],
+)  # fmt: skip
+def test_first_convolutions_in_patches(channels, kernel, stride, padding) -> None:
+    """A tap reaches the part of its patch that the output reads, at the border too."""
+    torch.manual_seed(0)
+    first = nn.Conv2d(channels, 5, kernel, stride=stride, padding=padding)
+    module = nn.Sequential(first, nn.ReLU(), nn.Flatten(), nn.LazyLinear(3))
+    module(torch.zeros(1, channels, 8, 12))
+    assert has_patches(recognise(module, (channels, 8, 12))[0])
+    assert_agrees(module, (channels, 8, 12), 3)
 
 
 def test_refresh_reads_the_new_weights() -> None:

@@ -71,6 +71,7 @@ def compile_search(problem: AttackBatch) -> Search | str:
             pick,
             schedule=schedule,
             valid=box.valid,
+            width=box.step,
             restarts=runs,
             seed=problem.seed,
             centre=problem.y0,

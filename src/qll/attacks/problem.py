@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
+import torch
 from torch import Tensor, nn
 
 from qll.errors import InputError
@@ -138,9 +139,12 @@ class SearchBox:
     lower: Tensor
     upper: Tensor
     valid: tuple[float, float]
+    step: float | None = None  # the width, where it is the same for all inputs
 
     @property
     def width(self) -> Tensor:
+        if self.step is not None:
+            return torch.full_like(self.lower, self.step)
         return self.upper - self.lower
 
 
@@ -165,4 +169,5 @@ def search_box(prop: Property, region: Region, *, own: bool) -> SearchBox:
                 return whole
     if not isinstance(radius, Tensor) and math.isinf(radius):
         return whole
-    return SearchBox(region.x0 - radius, region.x0 + radius, (low, high))
+    step = None if isinstance(radius, Tensor) else 2.0 * radius
+    return SearchBox(region.x0 - radius, region.x0 + radius, (low, high), step)

@@ -58,6 +58,7 @@ class CompiledAttack:
         *,
         schedule: Schedule,
         valid: tuple[float, float] = (-np.inf, np.inf),
+        width: float | None = None,
         restarts: int = 1,
         seed: int = 0,
         starts: Tensor | None = None,
@@ -66,10 +67,11 @@ class CompiledAttack:
         """The worst points found in each box intersected with ``valid``, and their losses.
 
         ``lower``/``upper`` (samples, ...) are the box before that intersection: they set the size
-        of a step. ``patterns`` (samples,) names each sample's formula on the tape. ``restarts``
-        runs start at random by ``seed``, or at ``starts`` (restarts, samples, ...). ``centre``
-        (samples, outputs) are the outputs ``y0``, where the formula speaks of them. The loss is
-        NaN where the network's output at the first start is.
+        of a step, or ``width`` does where it is the same for all inputs. ``patterns`` (samples,)
+        names each sample's formula on the tape. ``restarts`` runs start at random by ``seed``, or
+        at ``starts`` (restarts, samples, ...). ``centre`` (samples, outputs) are the outputs
+        ``y0``, where the formula speaks of them. The loss is NaN where the network's output at the
+        first start is.
         """
         samples, shape = len(lower), lower.shape
         low, high = self._points(lower, samples), self._points(upper, samples)
@@ -92,7 +94,7 @@ class CompiledAttack:
             outputs = np.concatenate([outputs] * restarts) if outputs.size else outputs
         points = np.empty_like(low)
         values = np.empty(len(low))
-        box = (low, high)
+        box = (low, high, np.float32(np.nan if width is None else width))
         data = (box, _range(valid), chosen, outputs, keys, given, _schedule_arrays(schedule))
         with self._lock:
             self._run_groups(len(low), data, (points, values))
@@ -109,7 +111,6 @@ class CompiledAttack:
             plan.backward_steps,
             plan.arrays(),
             plan.input_order,
-            plan.gradient_order,
             plan.output_row,
             plan.outputs,
         )
@@ -151,13 +152,15 @@ class CompiledAttack:
         return self.threads or thread_count()
 
     def _room(self, thread: int) -> tuple[Any, ...]:
-        from qll.kernels.chunk import SECTIONS
-        from qll.kernels.simd import LANES, aligned_floats
+        from qll.kernels.moves import SECTIONS
+        from qll.kernels.simd import LANES, TILE, aligned_floats
 
         if thread not in self._work:
             self._work[thread] = (
                 aligned_floats(SECTIONS * self.plan.inputs * LANES),
+                aligned_floats(self.plan.inputs * LANES),
                 aligned_floats(self.plan.rows * LANES),
+                aligned_floats(TILE * LANES),
                 self.tape.room(LANES),
             )
         return self._work[thread]

@@ -15,20 +15,20 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from qll.kernels.plan import Ints, NetworkPlan
+from qll.kernels.patches import HEIGHT as PATCH_HEIGHT
+from qll.kernels.patches import backward_taps, forward_taps, has_patches, patch_region
+from qll.kernels.plan import NetworkPlan
 from qll.kernels.recognise import Convolution, Shape
 from qll.kernels.spans import FusedLayers, multiplications
-from qll.kernels.steps import FROM_BIAS, FROM_DESTINATION, FROM_ZERO, GATE, PLAIN, RELU
+from qll.kernels.steps import FROM_BIAS, FROM_DESTINATION, FROM_ZERO, GATE, PATCHED, PLAIN, RELU
 from qll.kernels.tables import (
     Packing,
     Placement,
     Tables,
-    has_patches,
     height_dividing,
     height_for,
     image_region,
     outputs_of,
-    readers,
     weight_index,
     window,
 )
@@ -89,7 +89,6 @@ def build_plan(spans: list[FusedLayers]) -> ChainPlan:
         inputs=spans[0].in_size,
         outputs=spans[-1].out_size,
         input_order=order,
-        gradient_order=builder.gradient_order,
         output_row=regions[-1].first,
         output_rows=regions[-1].row_of,
         rows=builder.rows,
@@ -115,7 +114,6 @@ class _Builder:
         self.biases = 0
         self.sources: dict[int, tuple[Callable[[], Tensor], list[Packing]]] = {}
         self.bias_sources: list[tuple[Callable[[], Tensor], int, NDArray[np.int64]]] = []
-        self.gradient_order: Ints = np.zeros(0, dtype=np.int32)
 
     def take_steps(self) -> NDArray[np.int64]:
         steps = np.array(self.tables.steps, dtype=np.int64)
@@ -136,6 +134,8 @@ class _Builder:
         if span.core is None:
             count = prod(shape)
             return Placement(0, count, np.arange(count), 0)
+        if has_patches(span.core):
+            return patch_region(span.core)
         return image_region(0, shape, shape[0])
 
     def _new_region(self, span: FusedLayers, height: int) -> Placement:
@@ -162,6 +162,8 @@ class _Builder:
         region = self._new_region(span, height)
         if core is None:
             self._dense_forward(span, source, region, height, bias, first=first)
+        elif first and has_patches(core):
+            self._patched_forward(span, core, source, region, height, bias)
         else:
             self._convolution_forward(span, core, source, region, height, bias, first=first)
         return region
@@ -234,19 +236,35 @@ class _Builder:
                     self.tables.block(target.first + row, runs, height, bias + row)
         self._step(height, block, FROM_BIAS, RELU if span.relu else PLAIN, reads_input=first)
 
+    def _patched_forward(
+        self,
+        span: FusedLayers,
+        core: Convolution,
+        source: Placement,
+        target: Placement,
+        height: int,
+        bias: int,
+    ) -> None:
+        packed, reads = forward_taps(core, source, height, target.stride)
+        weights = self._pack(span, packed.copy())
+        block, a_block = len(self.tables.blocks), packed[0].size
+        for position, inside in enumerate(reads):
+            for b in range(target.stride // height):
+                row, first = position * target.stride + b * height, weights + b * a_block
+                runs = [(source_row, first + tap * height, 1) for source_row, tap in inside]
+                self.tables.block(target.first + row, runs, height, bias + row)
+        self._step(height, block, FROM_BIAS, RELU if span.relu else PLAIN, reads_input=True)
+
     def backward(
         self, span: FusedLayers, source: Placement, target: Placement, *, gated: bool, last: bool
     ) -> None:
-        """From the gradient at ``target`` to the one at ``source``, whose activations gate it.
-
-        The last step's result is not read by another: its rows may come in an order of its own.
-        """
+        """From the gradient at ``target`` to the one at ``source``, whose activations gate it."""
         block = len(self.tables.blocks)
-        self.gradient_order = np.arange(source.rows, dtype=np.int32)
         if span.core is None:
             height = self._dense_backward(span, source, target)
         elif last and has_patches(span.core):
-            height = self._patched_backward(span, span.core, source, target)
+            height = PATCHED
+            self._patched_backward(span, span.core, target)
         else:
             height = self._convolution_backward(span, span.core, source, target)
         self._step(height, block, FROM_ZERO, GATE if gated else PLAIN, reads_input=False)
@@ -309,51 +327,9 @@ class _Builder:
                     self.tables.block(source.first + place + b * height, runs, height, 0)
         return height
 
-    def _patched_backward(
-        self, span: FusedLayers, core: Convolution, source: Placement, target: Placement
-    ) -> int:
-        """The gradient of a strided convolution with few input channels.
-
-        One pixel is read by few outputs, and a tile of its channels would be low. All pixels of a
-        patch, one stride high and wide, are read by the same outputs: they share a tile, in which
-        some weights are 0.
-        """
-        channels, in_height, in_width = core.in_shape
-        (high, wide), size = core.stride, prod(core.stride) * channels
-        height = height_dividing(size, min(self.tallest, 4))
-        index = weight_index(core, padded_out=core.out_channels, padded_in=channels)
-        # Outputs by their distance from the patch's own, and which tap of them reads which pixel.
-        pixels = [(py, px) for py in range(high) for px in range(wide)]
-        reads = [
-            (py, px, ky, kx, (dy, dx))
-            for py, px in pixels
-            for ky, dy in readers(core, 0, py)
-            for kx, dx in readers(core, 1, px)
-        ]
-        steps = sorted({distance for *_, distance in reads})
-        packed = np.full((len(steps), core.out_channels, high, wide, channels), index.size)
-        for py, px, ky, kx, distance in reads:
-            packed[steps.index(distance), :, py, px] = index[:, :, ky, kx]
-        # (distance, output channel, block, row of the tile) -> block first
-        packed = packed.reshape(len(steps), core.out_channels, size // height, height)
-        weights = self._pack(span, packed.transpose(2, 0, 1, 3).copy())
-        a_step = core.out_channels * height
-        first = 0
-        for y in range(0, in_height, high):
-            for x in range(0, in_width, wide):
-                runs = []
-                for number, (dy, dx) in enumerate(steps):
-                    oy, ox = y // high + dy, x // wide + dx
-                    if 0 <= oy < core.out_shape[1] and 0 <= ox < core.out_shape[2]:
-                        row = target.first + (oy * core.out_shape[2] + ox) * target.stride
-                        runs.append((row, weights + number * a_step, core.out_channels))
-                for b in range(size // height):
-                    shift = b * len(steps) * a_step
-                    moved = [(row, weight + shift, n) for row, weight, n in runs]
-                    self.tables.block(first + b * height, moved, height, 0)
-                for number, (py, px) in enumerate(pixels):
-                    row = ((y + py) * in_width + x + px) * source.stride
-                    place = first + number * channels
-                    self.gradient_order[row : row + channels] = range(place, place + channels)
-                first += size
-        return height
+    def _patched_backward(self, span: FusedLayers, core: Convolution, target: Placement) -> None:
+        packed, tiles = backward_taps(core, target)
+        weights = self._pack(span, packed)
+        for number, taps in enumerate(tiles):
+            moved = [(row, weights + weight, n) for row, weight, n in taps]
+            self.tables.apart(number * PATCH_HEIGHT, moved, 0)

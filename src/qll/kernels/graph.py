@@ -114,7 +114,6 @@ def plan_graph(source: Callable[[], Graph]) -> GraphPlan:
         inputs=prod(graph.tensor_shape),
         outputs=prod(graph.output_shape),
         input_order=builder.input_order,
-        gradient_order=np.arange(prod(graph.tensor_shape), dtype=np.int32),
         output_row=operations[-1].out.first,
         output_rows=np.arange(prod(graph.output_shape)),
         rows=rows.rows,

@@ -14,16 +14,25 @@ from __future__ import annotations
 
 from typing import Any
 
+from qll.kernels.moves import move_runner
 from qll.kernels.rows import run_row_step
-from qll.kernels.simd import LANES, kernel, load, never_inline
-from qll.kernels.steps import BLOCK_FIELDS, FROM_BIAS, FROM_DESTINATION, GATE, RELU, TAP_FIELDS
+from qll.kernels.simd import LANES, always_inline, kernel, load, never_inline
+from qll.kernels.steps import (
+    BLOCK_FIELDS,
+    FROM_BIAS,
+    FROM_DESTINATION,
+    GATE,
+    PATCHED,
+    RELU,
+    TAP_FIELDS,
+)
 from qll.kernels.tile import (
     tile_broadcast,
     tile_fma,
+    tile_fma_part,
     tile_gate,
     tile_load,
     tile_relu,
-    tile_signs,
     tile_store,
     tile_zero,
 )
@@ -70,23 +79,46 @@ def _step_runner(height: int) -> Any:
     return run
 
 
-def _sign_runner(height: int) -> Any:
-    accumulate = _sum_of_taps(height)
+@kernel
+def _sum_of_parts(tile, block, blocks, taps, weights, source, base):  # type: ignore[no-untyped-def]
+    always_inline()
+    for t in range(blocks[block + 1], blocks[block + 2], 4):
+        tap = TAP_FIELDS * t
+        row, weight, count = (base + taps[tap]) * LANES, taps[tap + 1], taps[tap + 2]
+        for i in range(count):
+            tile = tile_fma(tile, load(source, row + i * LANES), weights, weight + 4 * i)
+        tap = TAP_FIELDS * (t + 1)
+        row, weight, count = (base + taps[tap]) * LANES, taps[tap + 1], taps[tap + 2]
+        for i in range(count):
+            vector = load(source, row + i * LANES)
+            tile = tile_fma_part(tile, 1, 2, vector, weights, weight + 2 * i)
+        tap = TAP_FIELDS * (t + 2)
+        row, weight, count = (base + taps[tap]) * LANES, taps[tap + 1], taps[tap + 2]
+        for i in range(count):
+            vector = load(source, row + i * LANES)
+            tile = tile_fma_part(tile, 2, 2, vector, weights, weight + 2 * i)
+        tap = TAP_FIELDS * (t + 3)
+        row, weight, count = (base + taps[tap]) * LANES, taps[tap + 1], taps[tap + 2]
+        for i in range(count):
+            vector = load(source, row + i * LANES)
+            tile = tile_fma_part(tile, 2, 1, vector, weights, weight + i)
+    return tile
 
-    @kernel
-    def run(step, plan, source, positive, negative):  # type: ignore[no-untyped-def]
-        never_inline()
-        blocks, taps, weights = plan[0], plan[1], plan[2]
-        for b in range(step[2], step[2] + step[1]):
-            block = b * BLOCK_FIELDS
-            tile = accumulate(tile_zero(height), block, blocks, taps, weights, source, 0)
-            tile_signs(tile, positive, negative, blocks[block])
 
-    return run
+@kernel
+def _run_patches(step, plan, source, target):  # type: ignore[no-untyped-def]
+    """The patched step with its result kept, for references and tests."""
+    never_inline()
+    blocks, taps, weights = plan[0], plan[1], plan[2]
+    for b in range(step[2], step[2] + step[1]):
+        block = b * BLOCK_FIELDS
+        tile = _sum_of_parts(tile_zero(4), block, blocks, taps, weights, source, 0)
+        tile_store(tile, target, blocks[block] * LANES)
 
 
 _run1, _run4, _run8 = (_step_runner(height) for height in (1, 4, 8))
-_signs1, _signs4, _signs8 = (_sign_runner(height) for height in (1, 4, 8))
+_move1, _move4, _move8 = (move_runner(height, _sum_of_taps(height)) for height in (1, 4, 8))
+_move_patches = move_runner(4, _sum_of_parts)
 
 
 @kernel
@@ -119,18 +151,39 @@ def run_backward(steps, plan, rows):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def run_input_signs(steps, plan, rows, positive, negative):  # type: ignore[no-untyped-def]
-    """The last backward step: only the signs of the gradient by the input."""
+def run_move(  # type: ignore[no-untyped-def]
+    steps, plan, rows, tile_room, points, inputs, current, widths, varied, best_positive,
+    best_negative, improved, reduced, signed, sizes, share,
+):  # fmt: skip
+    """The last backward step, by which the points move."""
     step = steps[len(steps) - 1]
-    if step[0] == 8:
-        _signs8(step, plan, rows, positive, negative)
+    if step[0] == PATCHED:
+        _move_patches(
+            step, plan, rows, tile_room, points, inputs, current, widths, varied, best_positive,
+            best_negative, improved, reduced, signed, sizes, share,
+        )  # fmt: skip
+    elif step[0] == 8:
+        _move8(
+            step, plan, rows, tile_room, points, inputs, current, widths, varied, best_positive,
+            best_negative, improved, reduced, signed, sizes, share,
+        )  # fmt: skip
     elif step[0] == 4:
-        _signs4(step, plan, rows, positive, negative)
+        _move4(
+            step, plan, rows, tile_room, points, inputs, current, widths, varied, best_positive,
+            best_negative, improved, reduced, signed, sizes, share,
+        )  # fmt: skip
     else:
-        _signs1(step, plan, rows, positive, negative)
+        _move1(
+            step, plan, rows, tile_room, points, inputs, current, widths, varied, best_positive,
+            best_negative, improved, reduced, signed, sizes, share,
+        )  # fmt: skip
 
 
 @kernel
 def run_input_gradient(steps, plan, rows, gradient):  # type: ignore[no-untyped-def]
     """The last backward step with the gradient itself, for references and tests."""
-    run_step(steps[len(steps) - 1], plan, rows, 0, gradient)
+    step = steps[len(steps) - 1]
+    if step[0] == PATCHED:
+        _run_patches(step, plan, rows, gradient)
+    else:
+        run_step(step, plan, rows, 0, gradient)

@@ -24,7 +24,6 @@ class NetworkPlan(ABC):
     inputs: int
     outputs: int
     input_order: Ints  # row -> flat index of the input
-    gradient_order: Ints  # row of the input -> row of the gradient by it
     output_row: int
     output_rows: NDArray[np.int64]  # flat index of the output -> row, relative to the first
     rows: int
@@ -73,6 +72,7 @@ def run_network(
             rows[last].reshape(-1, LANES)[:, :used] = cotangent[part].T
             run_backward(plan.backward_steps, table, rows)
             run_input_gradient(plan.backward_steps, table, rows, lanes)
-            by_row = lanes.reshape(-1, LANES)[plan.gradient_order, :used]
-            gradient[part.start : part.stop, plan.input_order] = by_row.T
+            gradient[part.start : part.stop, plan.input_order] = lanes.reshape(-1, LANES)[
+                :, :used
+            ].T
     return outputs, gradient

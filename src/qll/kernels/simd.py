@@ -13,11 +13,13 @@ offset counts elements)::
     fma(a, b, c)                     a * b + c, in one instruction where the machine has one
     minimum(a, b), maximum(a, b)     b where either is NaN (put the value that may be NaN second)
     absolute(a), square_root(a)
+    copy_sign(a, b)                  the size of a with the sign of b
     less(a, b), less_equal(a, b)     a mask; false where either is NaN
     select(mask, a, b)               a where the mask is set
     to_bits(mask), to_mask(bits)     one bit a lane, in a uint64
     total(a)                         the sum over the lanes
     never_inline()                   in a large function, keeps compile times down
+    always_inline()                  in a function that takes and gives tiles
 
 A tile is a block of ``height`` accumulators; ``height`` must be a literal (a global or a closure's
 integer)::
@@ -26,6 +28,7 @@ integer)::
     tile_broadcast(height, array, offset)      height numbers, each in every lane
     tile_load(height, array, offset)           height vectors that lie one after the other
     tile_fma(tile, vector, array, offset)      tile[t] += vector * array[offset + t]
+    tile_fma_part(tile, first, count, vector, array, offset)   that for some of its rows
     tile_store(tile, array, offset)
     tile_relu(tile)                            NaN stays NaN
     tile_gate(tile, array, offset)             0 where the vector at array is not positive
@@ -201,6 +204,18 @@ def never_inline(typingctx: Any) -> Any:
 
 
 @intrinsic
+def always_inline(typingctx: Any) -> Any:
+    """Make the function that calls this a part of its callers: a tile that is handed over by a call
+    goes through memory."""
+
+    def code(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        builder.function.attributes.add("alwaysinline")
+        return context.get_dummy_value()
+
+    return types.void(), code
+
+
+@intrinsic
 def load(typingctx: Any, array: Any, offset: Any) -> Any:
     if not is_floats(array):
         return None
@@ -245,6 +260,14 @@ def absolute(typingctx: Any, a: Any) -> Any:
         return call_intrinsic(builder, "llvm.fabs", *args)
 
     return vector_type(vector_type), code
+
+
+@intrinsic
+def copy_sign(typingctx: Any, a: Any, b: Any) -> Any:
+    def code(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        return call_intrinsic(builder, "llvm.copysign", *args)
+
+    return vector_type(vector_type, vector_type), code
 
 
 @intrinsic

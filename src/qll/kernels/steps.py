@@ -8,3 +8,5 @@ FROM_ZERO, FROM_BIAS, FROM_DESTINATION = 0, 1, 2
 PLAIN, RELU, GATE = 0, 1, 2
 # Steps that are not tiles, in the place of the tile's height.
 SUM, LARGEST, CHOSEN, ACTIVATE, SCALE, CLEAR = 0, -1, -2, -3, -4, -5
+# Tiles of four rows whose taps reach parts of them (``patches.py``).
+PATCHED = -6

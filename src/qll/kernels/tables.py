@@ -78,13 +78,6 @@ def height_dividing(count: int, tallest: int) -> int:
     return next(h for h in (8, 4, 1) if h <= tallest and count % h == 0)
 
 
-def has_patches(core: Convolution) -> bool:
-    """Whether patches of one stride tile the image and give a higher tile than the channels do."""
-    fits = all(core.in_shape[1 + a] % core.stride[a] == 0 for a in (0, 1))
-    plain = max(core.dilation) == 1 and core.groups == 1
-    return fits and plain and core.in_shape[0] < 4 and prod(core.stride) % 4 == 0
-
-
 def readers(core: Convolution, axis: int, position: int) -> list[tuple[int, int]]:
     """(tap, output) that read an input position, on an axis without ends."""
     places = ((k, position + core.padding[axis] - k) for k in range(core.kernel[axis]))

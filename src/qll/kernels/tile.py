@@ -95,6 +95,27 @@ def tile_fma(typingctx: Any, tile: Any, vector: Any, array: Any, offset: Any) ->
     return tile(tile, vector, array, types.intp), code
 
 
+@literal_intrinsic
+def tile_fma_part(
+    typingctx: Any, tile: Any, begin: Any, count: Any, vector: Any, array: Any, offset: Any
+) -> Any:
+    first, rows = _height(begin), _height(count)
+    if not isinstance(tile, TileType) or first is None or rows is None or not is_floats(array):
+        return None
+
+    def code(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        start = address_of(context, builder, sig.args[4], args[4], args[5])
+        result = args[0]
+        for t in range(rows):
+            weight = splat(builder, builder.load(builder.gep(start, [_index(t)])))
+            row = builder.extract_value(args[0], first + t)
+            row = call_intrinsic(builder, "llvm.fmuladd", weight, args[3], row)
+            result = builder.insert_value(result, row, first + t)
+        return result
+
+    return tile(tile, begin, count, vector, array, types.intp), code
+
+
 @intrinsic
 def tile_store(typingctx: Any, tile: Any, array: Any, offset: Any) -> Any:
     if not isinstance(tile, TileType) or not is_floats(array):
@@ -143,26 +164,3 @@ def tile_gate(typingctx: Any, tile: Any, array: Any, offset: Any) -> Any:
         return _gather(builder, rows)
 
     return tile(tile, array, types.intp), code
-
-
-@intrinsic
-def tile_signs(typingctx: Any, tile: Any, positive: Any, negative: Any, row: Any) -> Any:
-    """One word a row and sign, one bit a lane: all that a signed step needs of a gradient."""
-    if not isinstance(tile, TileType):
-        return None
-    words = types.Array(types.uint32, 1, "C")
-    if positive != words or negative != words:
-        return None
-
-    def code(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        lanes, word = ir.IntType(LANES), ir.IntType(32)
-        for array, relation in ((1, ">"), (2, "<")):
-            first = address_of(context, builder, sig.args[array], args[array], args[3])
-            for t in range(tile.height):
-                row = builder.extract_value(args[0], t)
-                bits = builder.bitcast(builder.fcmp_ordered(relation, row, zero_vector()), lanes)
-                bits = bits if LANES == 32 else builder.zext(bits, word)
-                builder.store(bits, builder.gep(first, [_index(t)]))
-        return context.get_dummy_value()
-
-    return types.void(tile, positive, negative, types.intp), code
