@@ -73,3 +73,26 @@ def test_a_rule_broken_already(tmp_path: Path, network: Path) -> None:
     assert code == 0
     assert found["clean data"]["state"] == "note"
     assert "falsified" in found["proof"]["said"]
+
+
+def test_a_rule_without_data_points_is_asked_once_and_judged_in_its_region(tmp_path: Path) -> None:
+    """The network is y = x0; the rule speaks of x0 >= 5 alone, so that points below break nothing."""
+    model = nn.Linear(2, 1)
+    with torch.no_grad():
+        model.weight.copy_(torch.tensor([[1.0, 0.0]]))
+        model.bias.zero_()
+    export_onnx(model.eval(), tmp_path / "net.onnx", input_shape=(2,))
+    rows = "\n".join(f"{k},{k % 3},{k}.5" for k in range(20))
+    (tmp_path / "table.csv").write_text(f"a,b,y\n{rows}\n")
+    rule = tmp_path / "rule.qll"
+    rule.write_text('forall x in domain and x["a"] >= 5: y["y"] >= 4\n')
+    words = [str(rule), "--network", str(tmp_path / "net.onnx")]
+    table = ["--data", str(tmp_path / "table.csv"), "--target", "y"]
+    code, found = _found(tmp_path, *words, *table)
+    assert code == 0
+    assert found["network"]["said"].startswith("2 inputs, 1 output,")
+    assert found["clean data"]["state"] == "ok" and "in the region" in found["clean data"]["said"]
+    assert "verified" in found["proof"]["said"] and "asked once" in found["proof"]["said"]
+    rule.write_text("outputs 1\nforall x in box(0, 1): y[0] <= 0.5\n")
+    _, found = _found(tmp_path, *words)  # without data, too
+    assert "falsified" in found["proof"]["said"]

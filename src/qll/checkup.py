@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -23,6 +24,9 @@ from qll.networks import load as load_network
 from qll.properties import load_fitting
 from qll.property import Property
 from qll.regions import Region
+
+if TYPE_CHECKING:
+    from qll.verify.verdict import Verdict
 
 _POINTS = 1000  # data points at which the rule is judged
 _TRIED = 3  # regions decided, with so many seconds for each
@@ -58,6 +62,8 @@ def examine(subject: Subject) -> Iterator[Finding]:
         yield _certifiable(network)
     if subject.data is not None:
         yield from _data(prop, network, subject.data)
+    if network is not None and prop.is_closed:
+        yield from _asked_once(prop, network)
 
 
 def _property(subject: Subject, network: Network | None) -> Property:
@@ -79,23 +85,19 @@ def _wrong(topic: str, error: QllError) -> Finding:
 def _size(network: Network) -> Finding:
     shape = " x ".join(map(str, network.input_shape))
     counted = len(network.graph.nodes)
-    return Finding("network", f"{shape} inputs, {network.output_size} outputs, {counted} layers")
+    count = network.output_size
+    ends = f"{shape} inputs, {count} output{'s' if count != 1 else ''}"
+    return Finding("network", f"{ends}, {counted} layers")
 
 
 def _rule(prop: Property) -> Iterator[Finding]:
     points = [binder.point for binder in prop.binders]
     about = "two points" if "x2" in points else "one point"
-    where = "around data points" if _is_local(prop) else "of the whole region, without data"
+    where = "of the whole region, without data" if prop.is_closed else "around data points"
     spoken = ", ".join(sorted(prop.sources | ({"label"} if prop.uses_labels else set())))
     yield Finding("rule", f"{prop.name}: {about}, {where}; it speaks of {spoken}")
     for note in prop.notes:
         yield Finding("rule", note, "note")
-
-
-def _is_local(prop: Property) -> bool:
-    """Whether the region or the formula needs a data point."""
-    text = prop.show()
-    return prop.uses_labels or "x0" in text or "y0" in text
 
 
 def _certifiable(network: Network) -> Finding:
@@ -128,7 +130,8 @@ def _data(prop: Property, network: Network | None, data: DataSet) -> Iterator[Fi
     yield from _radius(prop, x)
     if network is not None:
         yield from _judged(prop, network, x, own)
-        yield from _tried(prop, network, x, own, len(data.test))
+        if not prop.is_closed:
+            yield from _tried(prop, network, x, own, len(data.test))
 
 
 def _radius(prop: Property, x: Tensor) -> Iterator[Finding]:
@@ -155,22 +158,30 @@ def _judged(
 ) -> Iterator[Finding]:
     if prop.sources & {"x2", "y2"}:
         return
+    inside = Region.of(prop, x).contains({"x": x})
+    if not bool(inside.any()):
+        yield Finding("clean data", f"none of {len(x)} data points lies in the region", "note")
+        return
+    x, labels = x[inside], None if labels is None else labels[inside]
     y = torch.from_numpy(network.runtime(x.numpy())).to(x.dtype)
     points = {"x": x, "x0": x, "y0": y}
     margins = prop.margin(y, labels=labels, **{k: points[k] for k in prop.sources & set(points)})
-    broken = int((margins < 0).sum())
+    broken, count = int((margins < 0).sum()), f"{len(x)} data points"
+    if not bool(inside.all()):
+        count += " in the region"
     if broken:
-        said = f"broken at {broken} of {len(x)} data points as they are: no proof is possible there"
+        said = f"broken at {broken} of {count} as they are: no proof is possible there"
         yield Finding(
             "clean data", said, "note", "train on the rule, or see whether it is meant so"
         )
     else:
-        yield Finding("clean data", f"obeyed at all {len(x)} data points as they are")
+        yield Finding("clean data", f"obeyed at all {count} as they are")
 
 
 def _tried(
     prop: Property, network: Network, x: Tensor, labels: Tensor | None, total: int
 ) -> Iterator[Finding]:
+    """A few regions decided, and what all would take."""
     from qll.verify.api import verify
 
     own = None if labels is None else labels[:_TRIED]
@@ -181,4 +192,25 @@ def _tried(
         return
     each = sum(verdict.seconds for verdict in found) / max(1, len(found))
     said = ", ".join(str(verdict) for verdict in found)
-    yield Finding("proof", f"{said}; about {each * total:.0f} s for all {total:,} test points")
+    yield _proof(f"{said}; about {each * total:.0f} s for all {total:,} test points", found)
+
+
+def _asked_once(prop: Property, network: Network) -> Iterator[Finding]:
+    """A rule that depends on no data point has one verdict: it is sought here, for seconds."""
+    from qll.verify.api import verify
+
+    try:
+        found = verify(prop, network, timeout=_SECONDS)
+    except QllError as error:
+        yield _wrong("proof", error)
+        return
+    seconds = sum(verdict.seconds for verdict in found)
+    said = ", ".join(str(verdict) for verdict in found)
+    yield _proof(f"{said}, asked once, {seconds:.1f} s", found)
+
+
+def _proof(said: str, found: list[Verdict]) -> Finding:
+    if any(verdict.status == "unknown" for verdict in found):
+        fix = f"{_SECONDS:g} seconds were given here: qll verify --timeout 60 gives more"
+        return Finding("proof", said, "note", fix)
+    return Finding("proof", said)
