@@ -76,7 +76,7 @@ def test_a_rule_broken_already(tmp_path: Path, network: Path) -> None:
 
 
 def test_a_rule_without_data_points_is_asked_once_and_judged_in_its_region(tmp_path: Path) -> None:
-    """The network is y = x0; the rule speaks of x0 >= 5 alone, so that points below break nothing."""
+    """The network is y = x0; the rule speaks of x0 >= 5 alone, so points below break none."""
     model = nn.Linear(2, 1)
     with torch.no_grad():
         model.weight.copy_(torch.tensor([[1.0, 0.0]]))

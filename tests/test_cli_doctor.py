@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 import qll.doctor
 from qll.cli.groups import GROUPS
 from qll.cli.main import build_app
-from qll.doctor import EXTRAS, Finding, examine
+from qll.doctor import EXTRAS, OF_ALL, Finding, examine
 
 ROOT = Path(__file__).parents[1]
 
@@ -31,6 +31,8 @@ def test_the_extras_are_those_of_the_package() -> None:
     held = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     bundles = {"all", "dev"}
     assert set(EXTRAS) == set(held) - bundles
+    (listed,) = held["all"]
+    assert set(OF_ALL) == set(listed.removeprefix("qll[").removesuffix("]").split(","))
 
 
 def test_a_wrong_answer_is_a_wrong_finding(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -44,9 +46,11 @@ def test_a_wrong_answer_is_a_wrong_finding(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(api, "verify", lies)
     (last,) = [item for item in examine() if item.topic == "self-test"]
     assert last.state == "wrong"
-    monkeypatch.setattr(qll.doctor, "examine", lambda **_: iter([Finding("x", "y", "wrong", "z")]))
+    said = [Finding("x", "y", "wrong", "z"), Finding("u", "v", "optional", "w")]
+    monkeypatch.setattr(qll.doctor, "examine", lambda **_: iter(said))
     found = CliRunner().invoke(build_app(), ["doctor"])
     assert found.exit_code == 1 and "Fix: z" in found.output
+    assert "optional  u" in found.output and "Fix: w" not in found.output  # no fault of anybody's
 
 
 def test_every_command_stands_in_a_group_and_has_an_example() -> None:

@@ -39,12 +39,14 @@ EXTRAS = {
     "transformers": ("a callback for Hugging Face's Trainer", ("transformers", "accelerate")),
     "tensorboard": ("curves in TensorBoard", ("tensorboard",)),
 }
+OF_ALL = ("fast", "onnx", "train", "verify", "report", "tables")  # what README's install brings
 _FLAGS = ("avx512f", "avx2", "fma", "neon", "asimd")
 
 
 @dataclass(frozen=True)
 class Finding:
-    """``state`` is ok, missing (an option one can do without), note (worth knowing) or wrong."""
+    """``state`` is ok, missing (of ``qll[all]``), optional (for some purpose), note (worth
+    knowing) or wrong."""
 
     topic: str
     said: str
@@ -89,7 +91,7 @@ def _extras() -> Iterator[Finding]:
             yield Finding(
                 f"extra {extra}",
                 f"{purpose}: without {', '.join(absent)}",
-                "missing",
+                "missing" if extra in OF_ALL else "optional",
                 f"pip install 'qll[{extra}]'",
             )
         else:
@@ -107,9 +109,9 @@ def _data() -> Iterator[Finding]:
         else:
             yield Finding(
                 f"data {name}",
-                f"not in {root}",
-                "missing",
-                "it is downloaded on first use; or pass --data-dir, or set QLL_DATA_DIR",
+                f"downloaded to {root} on first use",
+                "optional",
+                "or pass --data-dir, or set QLL_DATA_DIR",
             )
 
 
@@ -125,8 +127,8 @@ def _kernels() -> Finding:
     root = user_cache()
     files = list(root.glob("*/**/*.nbc")) if root.is_dir() else []
     if not files:
-        said = f"none compiled yet in {root}: the first use takes up to a minute or two"
-        return Finding("kernels", said, "missing", "run qll demo once")
+        said = f"none compiled yet in {root}: the first use takes about a minute of CPU"
+        return Finding("kernels", said, "note")
     size = sum(path.stat().st_size for path in files) / 2**20
     return Finding("kernels", f"{len(files)} compiled in {root} ({size:.0f} MB)")
 

@@ -12,7 +12,15 @@ if TYPE_CHECKING:
     from qll.doctor import Finding
 
 EXIT_WRONG = 1
-_MARKS = {"ok": "ok     ", "missing": "missing", "note": "note   ", "wrong": "WRONG  "}
+_MARKS = {
+    "ok": "ok",
+    "missing": "missing",
+    "optional": "optional",
+    "note": "note",
+    "wrong": "WRONG",
+}
+_WIDTH = max(len(mark) for mark in _MARKS.values()) + 1
+_TOPIC = 19
 
 
 def doctor(
@@ -21,14 +29,17 @@ def doctor(
     ] = True,
     out: Annotated[Path | None, typer.Option("--json", help="Write the findings here.")] = None,
 ) -> None:
-    """Versions, machine, extras, data, compiled kernels, and a self-test of seconds. What is
-    missing is optional. Exit code 1: something is wrong.
+    """Versions, machine, extras, data, compiled kernels, and a self-test of seconds (the first time
+    about a minute of CPU, for compiling). An optional extra is installed by its name: pip install
+    'qll[tune]'. Exit code 1: something is wrong.
 
     Example: qll doctor
     """
     from qll.doctor import examine
+    from qll.kernels.announce import announced
 
-    report(examine(self_test=self_test), out)
+    with announced(lambda text: typer.echo(text, err=True)):
+        report(examine(self_test=self_test), out)
 
 
 def report(findings: Iterable[Finding], out: Path | None) -> None:
@@ -40,9 +51,9 @@ def report(findings: Iterable[Finding], out: Path | None) -> None:
     found = []
     for item in findings:
         found.append(item)
-        typer.echo(f"{_MARKS[item.state]}  {item.topic:<17}  {item.said}")
-        if item.fix and item.state != "ok":
-            typer.echo(f"{'':27} Fix: {item.fix}")
+        typer.echo(f"{_MARKS[item.state]:<{_WIDTH}} {item.topic:<{_TOPIC}} {item.said}")
+        if item.fix and item.state not in ("ok", "optional"):  # those are asked for by purpose
+            typer.echo(f"{'':{_WIDTH + _TOPIC + 1}} Fix: {item.fix}")
     if out is not None:
         write_json(out, {"findings": [asdict(item) for item in found]})
     if any(item.state == "wrong" for item in found):

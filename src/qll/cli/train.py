@@ -85,6 +85,9 @@ def train(
     typer.echo(f"run: {folder}")
     for line in [*figures(run.evaluation.to_json()), *remarks(resolved)]:
         typer.echo(line)
+    column = f" --target {target}" if target else ""
+    where = f"--network {folder / 'model.onnx'} --data {resolved.data}{column}"
+    typer.echo(f"next: qll verify {resolved.property} {where}")
 
 
 def default_folder(config: TrainConfig) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,6 +12,7 @@ from typing import Any
 from qll.kernels import available
 
 MESSAGE = "compiling kernels for this machine: once, up to a minute or two"
+_EVERY = 15.0  # seconds between two lines of progress
 _tell: ContextVar[Callable[[str], None] | None] = ContextVar("tell", default=None)
 _said: set[str] = set()
 
@@ -58,10 +60,20 @@ def _listening(tell: Callable[[str], None]) -> Iterator[None]:
     from numba.core import event
 
     class Listener(event.Listener):  # type: ignore[misc, unused-ignore]
-        def on_start(self, event: Any) -> None:
-            tell(MESSAGE)
+        begun = said = 0.0
+        count = 0
 
-        def on_end(self, event: Any) -> None: ...
+        def on_start(self, event: Any) -> None:
+            if not self.begun:
+                self.begun = self.said = time.monotonic()
+                tell(MESSAGE)
+
+        def on_end(self, event: Any) -> None:
+            self.count += 1
+            now = time.monotonic()
+            if now - self.said >= _EVERY:
+                self.said = now
+                tell(f"compiling kernels: {self.count} functions in {now - self.begun:.0f} s")
 
     with event.install_listener("numba:compile", Listener()):
         yield
