@@ -74,9 +74,14 @@ SEEDS = Path(SHARED or "") / "tabular" / "regression" / "alsomitra"
 
 
 @pytest.mark.skipif(not SHARED or not SEEDS.is_dir(), reason="needs QLL_SHARED")
-def test_alsomitra(tmp_path: Path) -> None:
-    """The README's two commands, with a small network and few epochs."""
-    rule, data = str(ALSOMITRA / "level.qll"), str(ALSOMITRA / "alsomitra.toml")
+def test_alsomitra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The README's commands, with a small network and few epochs, for two properties at once."""
+    monkeypatch.syspath_prepend(ALSOMITRA)
+    import table
+
+    table.main(str(tmp_path / "seeds.csv"))
+    (tmp_path / "alsomitra.toml").write_text((ALSOMITRA / "alsomitra.toml").read_text())
+    rule, data = str(ALSOMITRA / "both.qll"), str(tmp_path / "alsomitra.toml")
     out = tmp_path / "run"
     words = [
         "train",
@@ -192,3 +197,95 @@ def test_hierarchy(tmp_path: Path) -> None:
     network = ["--network", str(tmp_path / "run" / "model.onnx")]
     found = CliRunner().invoke(build_app(), ["verify", *words, *network], catch_exceptions=False)
     assert found.exit_code == 0 and "1 of 1 proofs confirmed" in found.output, found.output
+
+
+@pytest.mark.skipif(not SHARED or not GERMAN.is_dir(), reason="needs QLL_SHARED")
+def test_fair_credit_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row for each part, all in one command."""
+    monkeypatch.syspath_prepend(ROOT / "examples" / "fair-credit")
+    import parts
+
+    task = json.loads((GERMAN / "task.json").read_text())
+    assert parts.write(task, "sex", tmp_path / "all") == 201
+    task["partition"] = 5_000  # the least values of five parts; one has a single amount
+    assert parts.write(task, "sex", tmp_path) == 5
+    words = ["verify", str(tmp_path / "fair.qll"), "--network", str(GERMAN / "GC4.onnx")]
+    words += ["--data", str(tmp_path / "parts.toml"), "--count", "5"]
+    words += ["--json", str(tmp_path / "verdicts.json")]
+    found = CliRunner().invoke(build_app(), words, catch_exceptions=False)
+    assert "4 verified, 1 falsified" in found.output and found.exit_code == 10, found.output
+    held = json.loads((tmp_path / "verdicts.json").read_text())["verdicts"]
+    assert [row["status"] for row in held].index("falsified") == 2
+    amount = [i["name"] for i in task["inputs"]].index("credit_amount")
+    assert 12_900 <= held[2]["witness"][amount] <= 13_099
+
+
+ACAS = ROOT / "examples" / "acasxu"
+PUBLISHED = Path(SHARED or "") / "corpus" / "acasxu"
+
+
+@pytest.mark.skipif(not SHARED or not PUBLISHED.is_dir(), reason="needs QLL_SHARED")
+def test_acasxu_asks_what_is_published() -> None:
+    """The rule's cases against the VNN-LIB files: the same boxes and the same outputs that violate;
+    the heading of property 4 alone is wider."""
+    np = pytest.importorskip("numpy")
+    import qll
+    from qll.exchange.files import read
+    from qll.networks import load
+    from qll.regions.clauses import clauses
+    from qll.verify.documents import queries
+
+    torch = pytest.importorskip("torch")
+    network = load(PUBLISHED / "ACASXU_run2a_2_1_batch_2000.onnx")
+    far, comes, leaves = clauses(qll.load(str(ACAS / "acasxu.qll")))
+    costs = np.random.default_rng(0).normal(3.0, 2.0, (2000, 5))
+    breaks = []
+    for number, rule in ((1, far), (2, far), (3, comes), (4, leaves)):
+        (query,) = queries(read(PUBLISHED / f"prop_{number}.vnnlib"), network)
+        region = qll.Region.of(rule, torch.zeros(1, 5, dtype=torch.float64))
+        free = [k for k in range(5) if number != 4 or k != 2]
+        for ours, theirs in ((region.lower, query.lower), (region.upper, query.upper)):
+            assert np.allclose(ours[0].numpy()[free], theirs.ravel()[free], rtol=0, atol=1e-12)
+        assert (region.lower[0].numpy() <= query.lower.ravel() + 1e-12).all()
+        holds = rule.holds(torch.tensor(costs)).numpy()
+        breaks.append(np.array([value_of(query.condition, y) > 0 for y in costs]))
+        if number != 1:
+            both = breaks[0] | breaks[1] if number == 2 else breaks[-1]
+            assert (holds == ~both).all() and 0 < holds.sum() < len(holds)
+
+
+def value_of(form: Any, y: Any) -> float:
+    from qll.formula.hard import Affine, Max
+
+    if isinstance(form, Affine):
+        return float(form.constant) + sum(float(c) * y[k] for (_, k), c in form.terms)
+    values = [value_of(part, y) for part in form.parts]
+    return max(values) if isinstance(form, Max) else min(values)
+
+
+@pytest.mark.skipif(not SHARED or not PUBLISHED.is_dir(), reason="needs QLL_SHARED")
+def test_acasxu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The README's commands, with a small network, a small table and few epochs: proved all the
+    same; the teacher is not."""
+    monkeypatch.syspath_prepend(ACAS)
+    import teacher
+
+    teacher.tables(tmp_path, 600)
+    for name in ("advice.toml", "recipe.toml"):
+        (tmp_path / name).write_text((ACAS / name).read_text())
+    rule = str(ACAS / "acasxu.qll")
+
+    def run(*words: str) -> Any:
+        return CliRunner().invoke(build_app(), list(words), catch_exceptions=False)
+
+    data = ("--data", str(tmp_path / "advice.toml"), "--config", str(tmp_path / "recipe.toml"))
+    small = ("--network", "mlp:8", "--epochs", "8", "--set", "batch_size=60", "--set", "stages=[]")
+    out = ("--set", "weight=5", "--set", "learning_rate=0.02", "--out", str(tmp_path / "run"))
+    trained = run("train", rule, *data, *small, "--logic", "qll:5", *out)
+    assert trained.exit_code == 0, trained.output
+    model = str(tmp_path / "run" / "model.onnx")
+    found = run("verify", rule, "--network", model, "--timeout", "30")
+    assert found.exit_code == 0 and "1 of 1 proofs confirmed" in found.output, found.output
+    assert 0 < teacher.agreement(model, 500)["domain"] <= 1
+    falsified = run("verify", rule, "--network", str(PUBLISHED / teacher.TEACHER))
+    assert falsified.exit_code == 10 and "intruder = " in falsified.output, falsified.output
