@@ -12,6 +12,7 @@ import pytest
 from verify_cases import random_condition, random_network
 
 from qll.bounds.lanes import ChainBounder
+from qll.bounds.rows import Rows
 from qll.verify import clock
 from qll.verify.backend import Budget
 from qll.verify.backends.bab import BranchAndBound
@@ -19,7 +20,6 @@ from qll.verify.certificate import confirm
 from qll.verify.implications import Implications
 from qll.verify.prover import NeuronProver
 from qll.verify.query import Query
-from qll.verify.simplex import Rows
 from qll.verify.verdict import Evidence, Status
 
 pytest.importorskip("numba")

@@ -25,6 +25,7 @@ import numpy as np
 from qll.bounds.bounder import Bounder
 from qll.bounds.domain import Subdomain
 from qll.bounds.rounding import Sizes
+from qll.bounds.rows import Rows
 from qll.bounds.splits import SignSplit
 from qll.kernels import available
 from qll.networks.relu_form import ReluForm
@@ -33,7 +34,7 @@ from qll.verify.condition import Array
 from qll.verify.implications import Implications, State
 from qll.verify.proof import Subproblem
 from qll.verify.root import MARGIN
-from qll.verify.simplex import RAYS, Relaxation, Rows, Solution
+from qll.verify.simplex import RAYS, Relaxation, Solution
 
 # Larger programs take tenths of a second: dual ascents are the better way.
 MOST_COLUMNS = 1500

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from qll.bounds.rows import Rows
 from qll.verify.condition import Array
-from qll.verify.simplex import Rows
 
 
 class State(NamedTuple):

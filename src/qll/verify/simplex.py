@@ -25,8 +25,8 @@ from numpy.typing import NDArray
 
 from qll.bounds.domain import Single
 from qll.bounds.layout import Layout
+from qll.bounds.rows import Rows
 from qll.late import late
-from qll.networks.relu_form import ReluForm
 from qll.verify import clock
 from qll.verify.condition import Array
 
@@ -38,50 +38,6 @@ else:
 # How much of a ray is added, in units of what is there, until that is enough.
 RAYS = (16.0, 512.0, 16384.0)
 LEAST_WEIGHT = 1e-4  # of an objective in a mixture: the floor of every bound
-
-
-@dataclass(frozen=True, eq=False)
-class Rows:
-    """A ReLU network over columns: inputs, then hidden activations in the network's own order."""
-
-    inputs: int
-    matrix: Any  # CSR (neurons, columns) of the pre-activations
-    bias: Array  # (neurons,)
-
-    @classmethod
-    def of(cls, form: ReluForm) -> Rows:
-        widths = form.widths[:-1]
-        blocks = [cls._block(layer.terms, layer.width, widths) for layer in form.layers[:-1]]
-        bias = np.concatenate([layer.bias for layer in form.layers[:-1]])
-        return cls(form.input_size, sparse.vstack(blocks).tocsr(), bias)
-
-    @staticmethod
-    def _block(terms: Any, width: int, widths: tuple[int, ...]) -> Any:
-        own = dict(terms)
-        parts = [
-            sparse.csr_matrix(own[j]) if j in own else sparse.csr_matrix((width, n))
-            for j, n in enumerate(widths)
-        ]
-        return sparse.hstack(parts).tocsr()
-
-    @property
-    def neurons(self) -> int:
-        return len(self.bias)
-
-    @property
-    def columns(self) -> int:
-        return self.inputs + self.neurons
-
-    def objectives(
-        self, form: ReluForm, outputs: Array, constant: Array, inputs: Array | None
-    ) -> tuple[Array, Array]:
-        """``outputs . y + inputs . x + constant`` over the columns."""
-        last = form.layers[-1]
-        block = self._block(last.terms, last.width, form.widths[:-1])
-        found = np.asarray((block.T @ outputs.T).T)
-        if inputs is not None:
-            found[:, : self.inputs] += inputs
-        return found, outputs @ last.bias + constant
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,0 +1,181 @@
+"""Dual bounds of any ReLU graph in compiled code, by its non-zeros: many domains in lanes.
+
+For what `qll.bounds.lanes` does not take: residual sums, several branches, convolutions whose dense
+matrices would not fit, conditions that speak of the input. `qll.bounds.graph` is its reference.
+There are no copies of inputs, that is no joint hulls (`qll.bounds.groups`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache, cached_property
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from qll.bounds.bounder import Stop
+from qll.bounds.domain import Single, Subdomain, never_worse
+from qll.bounds.dual import rates_of
+from qll.bounds.graph import GraphBounder
+from qll.bounds.groups import Array
+from qll.bounds.rounding import Rounding, Sizes, proved
+from qll.bounds.rows import Rows
+from qll.kernels import available
+from qll.networks.relu_form import FormLayer, ReluForm
+
+# Multiplications between two looks at the clock: some tenths of a second.
+PIECE_PRODUCTS = 2_000_000_000
+
+
+class SparseGraphBounder(GraphBounder):
+    """The `Bounder` of ReLU graphs of any shape."""
+
+    @staticmethod
+    def fits(form: ReluForm) -> bool:
+        return available() and form.is_relu and len(form.layers) > 1
+
+    @property
+    def groups(self) -> None:
+        return None
+
+    def prepare(self) -> None:
+        load_kernels()
+
+    def domain(
+        self, low: Array, high: Array, objective: Array, offset: Array, size: Array
+    ) -> Subdomain:
+        found = super().domain(low, high, objective, offset, size)
+        found.delta = np.zeros(0, dtype=np.float32)
+        return found
+
+    @cached_property
+    def rows(self) -> Rows:
+        return Rows.of(self.form)
+
+    @cached_property
+    def _ends(self) -> Any:
+        return np.cumsum([0, *self.layout.counts]).astype(np.int64)
+
+    @cached_property
+    def _kept(self) -> dict[type, tuple[Any, ...]]:
+        return {}
+
+    def _packed(self, kind: type) -> tuple[Any, ...]:
+        if kind not in self._kept:
+            rows = self.rows
+            self._kept[kind] = (
+                rows.inputs, rows.matrix.indptr.astype(np.int64),
+                rows.matrix.indices.astype(np.int64), rows.matrix.data.astype(kind),
+                rows.bias.astype(kind),
+            )  # fmt: skip
+        return self._kept[kind]
+
+    def _objectives(self, domain: Subdomain) -> tuple[Array, Array]:
+        """Rows over the columns that any of them may read, and what the last biases add."""
+        outputs, inputs = np.split(domain.objective, [self.form.output_size], axis=1)
+        reads = inputs if inputs.shape[1] else None
+        return self.rows.objectives(self.form, outputs, domain.offset, reads)
+
+    def ascend(
+        self,
+        domains: Sequence[Subdomain],
+        sizes: Sizes,
+        steps: int,
+        *,
+        target: float = np.inf,
+        stop: Stop,
+    ) -> None:
+        from qll.kernels.dual_graph import LANES
+
+        with never_worse(domains):
+            for start in range(0, len(domains), LANES):
+                if stop():
+                    break
+                self._lanes(domains[start : start + LANES], sizes, steps, target, stop)
+
+    def _lanes(
+        self, some: Sequence[Subdomain], sizes: Sizes, steps: int, target: float, stop: Stop
+    ) -> None:
+        from qll.kernels.dual_graph import LANES, ascend
+
+        spare = [*some, *[some[0]] * (LANES - len(some))]
+        most = max(len(d.offset) for d in some)
+
+        def lanes(values: Sequence[Any]) -> Single:
+            return np.ascontiguousarray(np.stack(values, axis=-1), dtype=np.float32)
+
+        def padded(values: Any) -> Any:
+            return np.concatenate([values, np.repeat(values[:1], most - len(values), axis=0)])
+
+        asked = [self._objectives(d) for d in some]
+        asked += [asked[0]] * (LANES - len(some))
+        top = np.flatnonzero(np.any([(rows != 0).any(axis=0) for rows, _ in asked], axis=0))
+        objective = lanes([padded(rows[:, top]) for rows, _ in asked])
+        offset = lanes([padded(constant) for _, constant in asked])
+        low, high, sign, alpha, beta = (
+            lanes([getattr(d, name) for d in spare])
+            for name in ("low", "high", "sign", "alpha", "beta")
+        )
+        weight = lanes([padded(d.weight) for d in spare])
+        moments = tuple(np.zeros_like(v) for v in (alpha, beta, weight) for _ in range(2))
+        scale = np.array([d.scales[0] for d in spare], dtype=np.float32)
+        best = np.full(LANES, -np.inf, dtype=np.float32)
+        kept = alpha.copy(), beta.copy(), weight.copy()
+        coefficient = np.zeros((self.rows.columns, LANES), dtype=np.float32)
+        point = np.zeros((self.rows.inputs, LANES), dtype=np.float32)
+        mid, rad = (sizes.lower + sizes.upper) / 2, (sizes.upper - sizes.lower) / 2
+        rates = rates_of(some[0].is_fresh)
+        work = 2 * LANES * (self.rows.matrix.nnz + self.rows.columns)
+        piece, taken = max(1, PIECE_PRODUCTS // work), 0
+        while True:
+            asked_for = min(piece, steps - taken)
+            done = ascend(
+                asked_for, taken, np.float32(target),
+                (rates.alpha, rates.beta, rates.weight, rates.decay), *self._packed(np.float32),
+                mid.astype(np.float32), rad.astype(np.float32), top, objective, offset,
+                low, high, sign, alpha, beta, weight, moments, scale, best, *kept, coefficient,
+                point,
+            )  # fmt: skip
+            taken += int(done)
+            if done < asked_for or taken >= steps or stop():
+                break
+        gap = np.maximum(-low * high, 0) / np.maximum(high - low, np.float32(1e-30))
+        scores = np.abs(coefficient[self.rows.inputs :]) * gap
+        for lane, domain in enumerate(some):
+            domain.alpha, domain.beta = kept[0][:, lane].copy(), kept[1][:, lane].copy()
+            domain.weight = kept[2][: len(domain.offset), lane].copy()
+            domain.bound, domain.scales = float(best[lane]), (float(scale[lane]), 1.0)
+            domain.minimiser, domain.scores = point[:, lane].copy(), scores[:, lane].copy()
+
+    def evaluate(self, domains: Sequence[Subdomain], sizes: Sizes, *, stop: Stop) -> Array:
+        from qll.kernels.dual_graph import bound_of
+
+        mid, rad = (sizes.lower + sizes.upper) / 2, (sizes.upper - sizes.lower) / 2
+        held = self.layout.sizes(sizes)
+        found = np.full(len(domains), -np.inf)
+        for i, d in enumerate(domains):
+            if stop():
+                break
+            rows, constant = self._objectives(d)
+            top = np.flatnonzero((rows != 0).any(axis=0))
+            found[i] = bound_of(
+                *self._packed(np.float64), self._ends, mid, rad, top,
+                np.ascontiguousarray(rows[:, top]), constant, d.low, d.high, d.sign, d.alpha,
+                d.beta, d.weight, held, d.size, sizes.unit,
+            )  # fmt: skip
+        return proved(found)
+
+
+@cache
+def load_kernels() -> None:
+    """By a bound of the smallest network."""
+    one = np.ones((1, 1))
+    form = ReluForm((1,), (FormLayer(np.ones(1), ((0, one),)), FormLayer(np.ones(1), ((1, one),))))
+    network: Any = SimpleNamespace(relu_form=form)
+    sizes = Sizes(Rounding(network), np.zeros(1), np.ones(1))
+    low, high = sizes.interval()[0]
+    bounder = SparseGraphBounder(form)
+    domain = bounder.domain(low, high, np.ones((1, 1)), np.zeros(1), np.ones(1))
+    bounder.ascend([domain], sizes, 1, stop=lambda: False)
+    bounder.evaluate([domain], sizes, stop=lambda: False)
