@@ -16,8 +16,8 @@ from verify_cases import (
     worst_value,
 )
 
-from qll.bounds.graph import GraphBounder
 from qll.bounds.lanes import ChainBounder
+from qll.bounds.sparse_graph import SparseGraphBounder
 from qll.formula.hard import Max, Min, affine
 from qll.verify import clock
 from qll.verify.backend import Budget
@@ -35,6 +35,7 @@ PROVERS: dict[str, Callable[[Query], Any]] = {
     "boxes-torch": lambda q: BoxProver(q.form, compiled=False),
     "graph": lambda q: graph_prover(q.form),
     "chain": lambda q: chain_prover(q.form),
+    "sparse": lambda q: NeuronProver(SparseGraphBounder(q.form)),
     "programs": lambda q: programs_prover(q),
 }
 
@@ -42,7 +43,7 @@ PROVERS: dict[str, Callable[[Query], Any]] = {
 def programs_prover(query: Query) -> NeuronProver:
     """Depth first alone, on the bounds that the query is proved with."""
     chain = takes("chain", query) and len(query.form.layers) > 1
-    return NeuronProver((ChainBounder if chain else GraphBounder)(query.form), turn=0.0)
+    return NeuronProver((ChainBounder if chain else SparseGraphBounder)(query.form), turn=0.0)
 
 
 # Within this share of the numbers involved the enumeration's own solver cannot tell.

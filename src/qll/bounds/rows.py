@@ -41,6 +41,11 @@ class Rows:
         ]
         return sparse.hstack(parts).tocsr()
 
+    def below(self, count: int) -> Rows:
+        """The first ``count`` neurons, which read nothing else."""
+        matrix = self.matrix[:count, : self.inputs + count]
+        return Rows(self.inputs, matrix, self.bias[:count])
+
     @property
     def neurons(self) -> int:
         return len(self.bias)

@@ -8,6 +8,7 @@ There are no copies of inputs, that is no joint hulls (`qll.bounds.groups`).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache, cached_property
 from types import SimpleNamespace
 from typing import Any
@@ -19,6 +20,7 @@ from qll.bounds.domain import Single, Subdomain, never_worse
 from qll.bounds.dual import rates_of
 from qll.bounds.graph import GraphBounder
 from qll.bounds.groups import Array
+from qll.bounds.layout import Layout
 from qll.bounds.rounding import Rounding, Sizes, proved
 from qll.bounds.rows import Rows
 from qll.kernels import available
@@ -30,6 +32,15 @@ PIECE_PRODUCTS = 2_000_000_000
 
 class SparseGraphBounder(GraphBounder):
     """The `Bounder` of ReLU graphs of any shape."""
+
+    def __init__(self, form: ReluForm, *, device: str = "cpu") -> None:
+        super().__init__(form, device=device)
+        self._below: dict[int, SparseGraphBounder] = {}
+
+    def below(self, layer: int) -> SparseGraphBounder:
+        if layer not in self._below:
+            self._below[layer] = _Below(self, layer)
+        return self._below[layer]
 
     @staticmethod
     def fits(form: ReluForm) -> bool:
@@ -71,11 +82,13 @@ class SparseGraphBounder(GraphBounder):
             )  # fmt: skip
         return self._kept[kind]
 
-    def _objectives(self, domain: Subdomain) -> tuple[Array, Array]:
-        """Rows over the columns that any of them may read, and what the last biases add."""
+    def _objectives(self, domain: Subdomain) -> tuple[Any, Array, Array]:
+        """The columns that are read, the objectives over them, and their constants."""
         outputs, inputs = np.split(domain.objective, [self.form.output_size], axis=1)
         reads = inputs if inputs.shape[1] else None
-        return self.rows.objectives(self.form, outputs, domain.offset, reads)
+        rows, constant = self.rows.objectives(self.form, outputs, domain.offset, reads)
+        top = np.flatnonzero((rows != 0).any(axis=0))
+        return top, np.ascontiguousarray(rows[:, top]), constant
 
     def ascend(
         self,
@@ -110,9 +123,11 @@ class SparseGraphBounder(GraphBounder):
 
         asked = [self._objectives(d) for d in some]
         asked += [asked[0]] * (LANES - len(some))
-        top = np.flatnonzero(np.any([(rows != 0).any(axis=0) for rows, _ in asked], axis=0))
-        objective = lanes([padded(rows[:, top]) for rows, _ in asked])
-        offset = lanes([padded(constant) for _, constant in asked])
+        top = np.unique(np.concatenate([columns for columns, *_ in asked]))
+        objective = np.zeros((most, len(top), LANES), dtype=np.float32)
+        for lane, (columns, rows, _) in enumerate(asked):
+            objective[:, np.searchsorted(top, columns), lane] = padded(rows)
+        offset = lanes([padded(constant) for *_, constant in asked])
         low, high, sign, alpha, beta = (
             lanes([getattr(d, name) for d in spare])
             for name in ("low", "high", "sign", "alpha", "beta")
@@ -157,14 +172,53 @@ class SparseGraphBounder(GraphBounder):
         for i, d in enumerate(domains):
             if stop():
                 break
-            rows, constant = self._objectives(d)
-            top = np.flatnonzero((rows != 0).any(axis=0))
             found[i] = bound_of(
-                *self._packed(np.float64), self._ends, mid, rad, top,
-                np.ascontiguousarray(rows[:, top]), constant, d.low, d.high, d.sign, d.alpha,
-                d.beta, d.weight, held, d.size, sizes.unit,
+                *self._packed(np.float64), self._ends, mid, rad, *self._objectives(d),
+                d.low, d.high, d.sign, d.alpha, d.beta, d.weight, held, d.size, sizes.unit,
             )  # fmt: skip
         return proved(found)
+
+
+class _Below(SparseGraphBounder):
+    """Of the layers below a hidden one, whose pre-activations are its outputs: an objective is the
+    number of one of them, and a sign. What is kept of a domain is its slopes."""
+
+    def __init__(self, whole: SparseGraphBounder, layer: int) -> None:
+        self.form, self.crown = whole.form, whole.crown
+        self.layout = Layout.of(whole.form, layer)
+        self._whole, self._first = whole, int(whole._ends[layer])
+        self._none = np.zeros(self.layout.neurons, dtype=np.float32)
+        self._below = {}
+
+    @cached_property
+    def rows(self) -> Rows:
+        return self._whole.rows.below(self._first)
+
+    def output(self, index: int, sign: int) -> tuple[Array, Array]:
+        return np.array([[index, sign]], dtype=np.float64), np.zeros(1)
+
+    def _slopes(self, low: Array, high: Array) -> Single:
+        return np.asarray(high > -low, dtype=np.float32)
+
+    def domain(
+        self, low: Array, high: Array, objective: Array, offset: Array, size: Array
+    ) -> Subdomain:
+        return replace(super().domain(low, high, objective, offset, size), beta=self._none)
+
+    def _objectives(self, domain: Subdomain) -> tuple[Any, Array, Array]:
+        whole, (index, sign) = self._whole.rows, domain.objective[0]
+        row = self._first + int(index)
+        part = slice(*whole.matrix.indptr[row : row + 2])
+        columns = whole.matrix.indices[part].astype(np.int64)
+        constant = domain.offset + sign * whole.bias[row]
+        return columns, sign * whole.matrix.data[part][None], constant
+
+    def _lanes(
+        self, some: Sequence[Subdomain], sizes: Sizes, steps: int, target: float, stop: Stop
+    ) -> None:
+        super()._lanes(some, sizes, steps, target, stop)
+        for domain in some:
+            domain.beta, domain.minimiser, domain.scores = self._none, None, None
 
 
 @cache

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from qll import limits
-from qll.bounds.bounder import Bounder
+from qll.bounds.bounder import Bounder, Start
 from qll.bounds.rounding import Sizes
 from qll.verify import clock
 from qll.verify.condition import Array, Obligation, obligations
@@ -34,6 +34,9 @@ MOST_BYTES = 1 << 30
 MOST_SHARE = 0.5
 # Closed domains, where a certificate is wanted, may take this much: a larger proof is dropped.
 MOST_PROOF_BYTES = 1 << 29
+# Of the time that is left, for the bounds of the neurons at the root: on a large network they would
+# take all of it. Where CROWN has bounded them already, splits are the better use of it.
+TIGHTEN_SHARE = {Start.INTERVAL: 0.5, Start.CROWN: 0.1}
 
 
 class Root:
@@ -118,7 +121,8 @@ class Root:
 
     def execute(self) -> Outcome:
         out = self.outcome
-        self.tighten_root(self.effort.quick_tighten)
+        if self.bounder.start is Start.INTERVAL:
+            self.tighten_root(self.effort.quick_tighten)
         self.known.extend(obligations(self.query.search.tree))
         nodes = self.refute([self.node_of(i) for i in range(len(self.known))], self.effort.quick)
         if nodes:
@@ -178,17 +182,22 @@ class Root:
 
     def tighten_root(self, steps: int) -> None:
         """Pre-activation bounds of layers 2.. from the dual of the layers below."""
-        for k in range(1, self.layout.layers):
+        share = TIGHTEN_SHARE[self.bounder.start]
+        until = clock.now() + share * (self.deadline - clock.now())
+        layers = list(range(1, self.layout.layers))
+        if self.bounder.start is Start.CROWN:  # all are known about as well: few neurons first
+            layers.sort(key=self._unstable)
+        for k in layers:
             below = self.bounder.below(k)
-            if below is None:
+            if below is None or clock.now() > until:
                 continue
             open_ = self._neuron_bounds(k, below)
             if not open_:
                 continue
             low, high = self.low.copy(), self.high.copy()
             for start in range(0, len(open_), below.batch):
-                if self.out_of_time():
-                    return
+                if clock.now() > until:
+                    break
                 some = open_[start : start + below.batch]
                 domains = [each.domain for each in some]
                 below.ascend(domains, self.sizes, steps, stop=self.out_of_time)
@@ -203,12 +212,17 @@ class Root:
             self.sizes.bound(k + 1, self.layout.gather(k, low), self.layout.gather(k, high))
             self.measure()
 
+    def _unstable(self, layer: int) -> int:
+        part = self.layout.part(layer)
+        return int(((self.low[part] < 0) & (self.high[part] > 0)).sum())
+
     def _neuron_bounds(self, layer: int, below: Bounder) -> list[NeuronBound]:
         """Both bounds of every neuron of a layer whose sign is not known: the others need no better
         one to be relaxed exactly."""
         part, count = self.layout.part(layer), below.layout.neurons
         unstable = np.flatnonzero((self.low[part] < 0) & (self.high[part] > 0))
-        limits.need(2 * len(unstable) * self.each, "bounds of the neurons of a layer")
+        target = self.each * count // max(self.layout.neurons, 1)
+        limits.need(2 * len(unstable) * target, "bounds of the neurons of a layer")
         found = []
         for i in unstable.tolist():
             if self.out_of_time():

@@ -14,6 +14,7 @@ from qll import limits
 from qll.bounds.graph import GraphBounder
 from qll.bounds.lanes import ChainBounder, smallest_sizes
 from qll.bounds.rounding import Rounding
+from qll.bounds.sparse_graph import SparseGraphBounder
 from qll.kernels import available
 from qll.verify import clock
 from qll.verify.attack import Found, Plan, SearchNetwork, attack
@@ -282,8 +283,8 @@ def splits_boxes(query: Query) -> bool:
 
 
 def choose_prover(query: Query) -> Prover:
-    """Boxes for few inputs; compiled lanes for chains whose matrices they can hold; the torch
-    reference for everything else."""
+    """Boxes for few inputs; compiled lanes, with joint hulls for chains whose matrices they can
+    hold, by the non-zeros of any other ReLU graph; the torch reference for everything else."""
     form = query.form
     if splits_boxes(query):
         many = int((query.upper > query.lower).sum()) > FEW_INPUTS
@@ -292,6 +293,8 @@ def choose_prover(query: Query) -> Prover:
         return RoundProver(form)
     if available() and ChainBounder.fits(form) and query.search.inputs is None:
         return NeuronProver(ChainBounder(form))
+    if SparseGraphBounder.fits(form):
+        return NeuronProver(SparseGraphBounder(form))
     return NeuronProver(GraphBounder(form))
 
 
