@@ -406,3 +406,13 @@ def test_the_command_shows_named_sets_and_images(tmp_path: Path) -> None:
     write_idx(tmp_path / "a-images-idx3-ubyte", np.zeros((10, 4, 4), dtype=np.uint8))
     write_idx(tmp_path / "a-labels-idx1-ubyte", (np.arange(10) % 2).astype(np.uint8))
     assert "1 x 4 x 4" in run(str(tmp_path / "a-images-idx3-ubyte")).output
+
+
+def test_a_file_that_the_schema_names_is_missed_by_its_key(tmp_path: Path) -> None:
+    (tmp_path / "cars.csv").write_text("a,b\n1,2\n2,3\n3,4\n")
+    (tmp_path / "cars.toml").write_text('target = "b"\ntask = "regression"\ntest = "later.csv"\n')
+    with pytest.raises(DataError) as error:
+        load(str(tmp_path / "cars.csv"))
+    told = str(error.value)
+    assert "cars.toml" in told and "test = 'later.csv'" in told
+    assert str(tmp_path / "later.csv") in told and "correct 'test' in the schema" in told

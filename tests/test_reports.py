@@ -415,3 +415,30 @@ def test_witnesses_name_what_broke_the_rule(tmp_path: Path) -> None:
     (atom,) = broken_atoms(mnist, (1,), {"y": y, **points})
     assert _text(atom) == "y[2] <= y[1]"
     assert broken_atoms(mnist, (2,), {"y": y, **points}) == []  # satisfied: nothing broke it
+
+
+def test_a_regression_has_columns_of_its_own(tmp_path: Path) -> None:
+    """R2 and RMSE in place of PAcc; a rule without epsilon, of names that only its table has."""
+    for seed, (r2, rmse) in enumerate(((0.875, 0.01234), (0.885, 0.01254))):
+        path = tmp_path / "runs" / str(seed)
+        write_run(path, "not-both", "dice", "qll:5", seed, epochs=2, witnesses=False)
+        held = json.loads((path / "evaluation.json").read_text())
+        held |= {"pacc": None, "chance": None, "r2": r2, "rmse": rmse}
+        (path / "evaluation.json").write_text(json.dumps(held))
+        config = json.loads((path / "config.json").read_text())
+        rule = tmp_path / "rule.qll"
+        rule.write_text('forall x in domain: y["mpg"] <= 9\n')
+        config |= {"property": str(rule), "parameters": {}, "judged": None}
+        (path / "config.json").write_text(json.dumps(config))
+        for verdicts in path.glob("verdicts*.json"):
+            verdicts.unlink()
+        asked = {"point": 0, "status": "verified", "seconds": 0.1, "stage": "boxes"}
+        answer = {"property": "rule.qll", "parameters": {}, "verdicts": [asked]}
+        (path / "verdicts.json").write_text(json.dumps(answer))
+    files = write_report(read_runs([tmp_path / "runs"]), tmp_path / "out")
+    texts = {path.name: path.read_text(encoding="utf-8") for path in files}
+    long = texts["table-long.md"]
+    assert "PAcc (%)" not in long and "| R² (%) | RMSE |" in long
+    assert "| 88.0 ± 0.7 | 0.0124 ± 0.00014 |" in long and "| 100.0 ± 0.0 |" in long
+    assert "R2_mean" in texts["table.csv"] and "R$^2$" in texts["table-long.tex"]
+    assert "R²" in texts["index.html"] and "y[&#34;mpg&#34;] &lt;= 9" in texts["index.html"]

@@ -440,7 +440,16 @@ def _beside(written: SchemaFile, file: str | None, key: str) -> Path:
             fix=f"set {text[text.index('$') :].split('/')[0]}",
         )
     path = Path(text).expanduser()
-    return path if path.is_absolute() else written.path.parent / path
+    path = path if path.is_absolute() else written.path.parent / path
+    if not path.exists():
+        raise DataError(
+            f"the schema names a file that is not there: {key} = {file!r}",
+            where=str(written.path),
+            expected="a file, from the folder of the schema",
+            found=f"nothing at {path}",
+            fix=f"correct '{key}' in the schema",
+        )
+    return path
 
 
 def _is_factory(source: str) -> bool:

@@ -13,18 +13,20 @@ import qll
 from qll.errors import QllError
 from qll.reports.comparison import agreements, rankings
 from qll.reports.paper import Paper
-from qll.reports.records import METRICS, LeftOut, Records, Run
+from qll.reports.records import METRICS, LeftOut, Records, Run, same_epsilon
 from qll.reports.style import BASELINE, colours, data_name, property_name, require, shaded, write
 from qll.reports.table_latex import latex
 from qll.reports.table_text import (
     LAYOUTS,
     RANKING_NOTE,
+    columns_of,
     comparison_markdown,
     csv_text,
     departure_mark,
     epsilon_text,
     markdown,
     metric_of,
+    stat_text,
 )
 from qll.reports.tables import Row, Table, build_table
 from qll.reports.witnesses import read_witnesses, rule_of
@@ -132,7 +134,7 @@ def _groups(table: Table) -> list[Group]:
 
 def _layout(table: Table, name: str) -> dict[str, Any]:
     shown = table.short() if name == "short" else table
-    columns = LAYOUTS[name]
+    columns = columns_of(table, name)
     best, low, notes = shown.best(), shown.near_chance(), table.notes()
     blocks = []
     for group in _groups(shown):
@@ -144,7 +146,7 @@ def _layout(table: Table, name: str) -> dict[str, Any]:
                 metric = metric_of(row, column, name)
                 stat, published = row.stat(metric), table.published(row, metric)
                 mark = departure_mark(row.counted_as_published(metric), published)
-                cells.append((metric, stat, published, mark))
+                cells.append((metric, stat_text(stat, metric), published, mark))
             lines.append(
                 {
                     "id": table.rows.index(row),
@@ -197,9 +199,10 @@ def _rules(table: Table) -> list[dict[str, str]]:
     for row in table.rows:
         try:
             prop = rule_of(row.runs[0])
-        except QllError as error:  # a file that has moved since
-            text = f"cannot be shown: {error.what}"
-            found.setdefault((row.prop, text), {"name": property_name(row.prop), "text": text})
+        except QllError as error:  # a file that has moved since, or names that only a table has
+            text = _text(Path(row.prop)) or f"cannot be shown: {error.what}"
+            rule = {"name": property_name(row.prop), "text": text, "about": ""}
+            found.setdefault((row.prop, text), rule)
             continue
         text = prop.show("unicode").rstrip()
         about = prop.documentation
@@ -208,6 +211,13 @@ def _rules(table: Table) -> list[dict[str, str]]:
             (row.prop, body), {"name": property_name(row.prop), "text": body, "about": about}
         )
     return list(found.values())
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8").strip() if path.suffix == ".qll" else ""
+    except (OSError, ValueError):
+        return ""
 
 
 def _counts(records: Records, table: Table) -> dict[str, Any]:
@@ -334,7 +344,7 @@ def _times(run: Run) -> list[float | None]:
     found = [
         answer.seconds
         for verification in run.verifications
-        if run.epsilon is not None and math.isclose(verification.epsilon, run.epsilon, rel_tol=1e-6)
+        if same_epsilon(verification.epsilon, run.epsilon)
         for answer in verification.answers
         if answer.status != "unknown"
     ]

@@ -38,6 +38,9 @@ METRICS = (
     "CSat",
     "unknown",
 )
+# Of regressions, in place of PAcc: the share of the variance that is explained, in percent, and the
+# root of the mean squared error in the units of the target.
+REGRESSION = ("R2", "RMSE")
 STATUSES = ("verified", "falsified", "unknown")
 _MOST_DEPTH = 6  # folders below the one that was given
 
@@ -54,9 +57,9 @@ class Answer:
 
 @dataclass(frozen=True)
 class Verification:
-    """All answers at one epsilon."""
+    """All answers at one epsilon, if the property has one."""
 
-    epsilon: float
+    epsilon: float | None
     answers: tuple[Answer, ...]
 
     def share(self, status: str) -> Share:
@@ -118,15 +121,20 @@ class Run:
             found["CAcc"] = held.cacc
             found["CSec_self"] = held.csec_self
             found["CSec_qll"] = held.csec_qll
-        if self.epsilon is not None:
-            for suffix, epsilon in (("", self.epsilon), ("_half", self.epsilon / 2)):
+        half = None if self.epsilon is None else self.epsilon / 2
+        for suffix, epsilon in (("", self.epsilon), ("_half", half)):
+            if not suffix or epsilon is not None:
                 found[f"CSat{suffix}"], found[f"unknown{suffix}"] = self._proved(epsilon)
         return found
 
     @cached_property
     def figures(self) -> Mapping[str, float | None]:
-        """The metrics in percent, of the data points of which the property says something."""
-        return {metric: _percent(share) for metric, share in self.shares.items()}
+        """The metrics in percent, of the data points of which the property says something; of a
+        regression R2 in percent and RMSE."""
+        found = {metric: _percent(share) for metric, share in self.shares.items()}
+        held = self.evaluation
+        r2, rmse = (None, None) if held is None else (held.r2, held.rmse)
+        return {**found, "R2": None if r2 is None else 100 * r2, "RMSE": rmse}
 
     @cached_property
     def published(self) -> Mapping[str, float | None]:
@@ -146,13 +154,13 @@ class Run:
         """PAcc of the best constant answer, in percent; None in old records."""
         return None if self.evaluation is None else _percent(self.evaluation.chance)
 
-    def _proved(self, epsilon: float) -> tuple[Share | None, Share | None]:
+    def _proved(self, epsilon: float | None) -> tuple[Share | None, Share | None]:
         for verification in self.verifications:
-            if _same(verification.epsilon, epsilon):
+            if same_epsilon(verification.epsilon, epsilon):
                 return verification.share("verified"), verification.share("unknown")
-        if self.evaluation is not None:
+        if self.evaluation is not None and epsilon is not None:
             for text, share in self.evaluation.csat.items():
-                if _same(_fraction(text), epsilon):
+                if same_epsilon(_fraction(text), epsilon):
                     return share, None
         return None, None
 
@@ -220,7 +228,8 @@ def _verification(
 ) -> Verification:
     _check_asked(path, values, network, config)
     try:
-        epsilon = values["parameters"]["epsilon"]
+        asked = values["parameters"]
+        epsilon = asked["epsilon"] if "epsilon" in config.parameters or "epsilon" in asked else None
         answers = tuple(
             Answer(int(v["point"]), str(v["status"]), float(v["seconds"]), is_vacuous(v))
             for v in values["verdicts"]
@@ -230,7 +239,7 @@ def _verification(
         unknown = {a.status for a in answers} - set(STATUSES)
         if unknown or not all(math.isfinite(a.seconds) and a.seconds >= 0 for a in answers):
             raise ValueError(f"statuses {sorted(unknown)}" if unknown else "a time that is none")
-        return Verification(float(epsilon), answers)
+        return Verification(None if epsilon is None else float(epsilon), answers)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise RunError(
             "these are not the verdicts of a verifier",
@@ -313,8 +322,10 @@ def _percent(share: Share | None) -> float | None:
     return None if share is None or not share.total else 100 * share.value
 
 
-def _same(a: float | None, b: float) -> bool:
-    return a is not None and math.isclose(a, b, rel_tol=1e-6, abs_tol=1e-12)
+def same_epsilon(a: float | None, b: float | None) -> bool:
+    if a is None or b is None:
+        return a is b
+    return math.isclose(a, b, rel_tol=1e-6, abs_tol=1e-12)
 
 
 def _fraction(text: str) -> float | None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from qll.reports.paper import Published
 from qll.reports.style import BASELINE, data_name, number, property_name
 from qll.reports.table_text import (
-    LAYOUTS,
     Column,
     chance_text,
+    columns_of,
     departure_mark,
     epsilon_text,
     metric_of,
@@ -26,6 +26,7 @@ _SPECIAL = {c: f"\\{c}" for c in "&%$#_{}"} | {
     "ε": r"$\varepsilon$",
     "Ł": r"\L{}",
     "±": r"$\pm$",
+    "²": r"$^2$",
     "∞": r"$\infty$",
     "▲": r"\QllAbove{}",
     "▼": r"\QllBelow{}",
@@ -44,7 +45,7 @@ def escape(text: str) -> str:
 def latex(table: Table, layout: str) -> str:
     """One ``talltblr``. With published results each row is followed by a grey one that has them."""
     shown = table.short() if layout == "short" else table
-    columns = LAYOUTS[layout]
+    columns = columns_of(table, layout)
     best, notes = shown.best(), shown.notes()
     body: list[str] = []
     bold: list[int] = []
@@ -76,7 +77,7 @@ _CLOSING = (r"  \bottomrule", r"\end{talltblr}", r"\end{table}")
 
 
 def _opening(table: Table, layout: str, bold: list[int], grey: list[int]) -> list[str]:
-    columns = LAYOUTS[layout]
+    columns = columns_of(table, layout)
     caption = (
         "Mean and sample standard deviation over the seeds. Boldface: the best product of PAcc "
         "and CSat in its experiment."
@@ -126,7 +127,8 @@ def _head(columns: tuple[Column, ...]) -> list[str]:
     rules = []
     for k, column in enumerate(columns):
         if not column.group:
-            first.append(rf"\SetCell[r=2]{{c}} {{{column.title} (\unit{{\percent}})}}")
+            unit = r" (\unit{\percent})" if column.unit else ""
+            first.append(rf"\SetCell[r=2]{{c}} {{{escape(column.title)}{unit}}}")
             second.append("")
             continue
         second.append(column.title + (r"\TblrNote{a}" if column.title == "unknown" else ""))
@@ -198,14 +200,16 @@ def _cell(table: Table, row: Row, column: Column, layout: str) -> str:
     mark = departure_mark(row.counted_as_published(metric), table.published(row, metric))
     marks = {"": "", "▲": r"\QllAbove", "▼": r"\QllBelow"}[mark]
     note = r"\TblrNote{b}" if layout == "short" and _is_stand_in(row, column, metric) else ""
-    return _number(stat) + marks + note
+    return _number(stat, metric) + marks + note
 
 
 def _is_stand_in(row: Row, column: Column, metric: str) -> bool:
     return row.logic == BASELINE and metric != column.metric
 
 
-def _number(stat: Stat) -> str:
+def _number(stat: Stat, metric: str) -> str:
+    if metric == "RMSE":
+        return f"{stat.mean:.3g}"
     return f"{stat.mean:.1f}" + ("" if stat.deviation is None else f"+-{stat.deviation:.1f}")
 
 

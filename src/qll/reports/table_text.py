@@ -10,7 +10,7 @@ from fractions import Fraction
 
 from qll.reports.comparison import agreements, not_compared, rankings
 from qll.reports.paper import Published
-from qll.reports.records import METRICS
+from qll.reports.records import METRICS, REGRESSION
 from qll.reports.style import data_name, number, property_name
 from qll.reports.tables import Row, Stat, Table
 
@@ -28,6 +28,7 @@ class Column:
     group: str
     title: str
     metric: str
+    unit: str = "%"
 
 
 LONG = (
@@ -47,6 +48,28 @@ SHORT = (
     Column("CSat at ε", "unknown", "unknown"),
 )
 LAYOUTS = {"short": SHORT, "long": LONG}
+REGRESSIONS = (Column("", "R²", "R2"), Column("", "RMSE", "RMSE", unit=""))
+
+
+def columns_of(table: Table, layout: str) -> tuple[Column, ...]:
+    """Of the layout, with those of a regression where one is."""
+    first = [c for c in LAYOUTS[layout] if c.metric == "PAcc" and c.metric in table.metrics]
+    some = [c for c in REGRESSIONS if c.metric in table.metrics]
+    return (*first, *some, *(c for c in LAYOUTS[layout] if c.metric != "PAcc"))
+
+
+def stat_text(stat: Stat | None, metric: str) -> str:
+    """``93.1 ± 0.4``; of an error in the units of the target three digits.
+
+    >>> stat_text(Stat(0.012345, 0.001, 3), "RMSE"), stat_text(Stat(93.14, None, 1), "PAcc")
+    ('0.0123 ± 0.001', '93.1')
+    """
+    if stat is None:
+        return "n/a"
+    if metric != "RMSE":
+        return str(stat)
+    spread = "" if stat.deviation is None else f" ± {stat.deviation:.2g}"
+    return f"{stat.mean:.3g}{spread}"
 
 
 def metric_of(row: Row, column: Column, layout: str) -> str:
@@ -95,10 +118,10 @@ def chance_text(table: Table) -> str:
 
 def markdown(table: Table, layout: str) -> str:
     shown = table.short() if layout == "short" else table
-    columns = LAYOUTS[layout]
+    columns = columns_of(table, layout)
     best, low, notes = shown.best(), shown.near_chance(), shown.notes()
-    titles = [f"{c.group} {c.title}".strip() for c in columns]
-    head = ["Property", "Data", "Logic", "Seeds", *(f"{title} (%)" for title in titles)]
+    titles = [f"{c.group} {c.title}{f' ({c.unit})' if c.unit else ''}".strip() for c in columns]
+    head = ["Property", "Data", "Logic", "Seeds", *titles]
     lines = ["| " + " | ".join(head) + " |", "|---|---|---|---|" + "---:|" * len(columns)]
     for row in shown.rows:
         label = row.name + "".join(f" [{notes.index(note) + 1}]" for note in row.notes)
@@ -121,7 +144,7 @@ def _markdown_cell(table: Table, row: Row, metric: str) -> tuple[str, str]:
         mark = departure_mark(same, published)
         gap = f" {mark}{abs(same.mean - published.mean):.1f}" if same and mark else ""
         theirs = f" ({published.mean:.1f} ± {published.deviation:.1f}{gap})"
-    return "n/a" if stat is None else str(stat), theirs
+    return stat_text(stat, metric), theirs
 
 
 def _remarks(table: Table, layout: str) -> list[str]:
@@ -182,7 +205,8 @@ def csv_text(table: Table) -> str:
     writer = csv.writer(out, lineterminator="\n")
     named = ["property", "data", "logic", "hardness", "method", "epsilon", "epochs", "seeds"]
     parts = ("mean", "std", "n", "paper_mean", "paper_std", "departure")
-    measured = [f"{m}_{part}" for m in METRICS for part in parts]
+    metrics = (*METRICS, *(m for m in REGRESSION if m in table.metrics))
+    measured = [f"{m}_{part}" for m in metrics for part in parts]
     judged = ["product", "best", "chance", "near_chance", "vacuous"]
     writer.writerow([*named, *judged, *measured, "notes"])
     best, low = table.best(), table.near_chance()
@@ -203,7 +227,7 @@ def csv_text(table: Table) -> str:
             int(row in low),
             " ".join(str(share.vacuous) for run in row.runs if (share := run.shares["CSat"])),
         ]
-        for metric in METRICS:
+        for metric in metrics:
             same = row.counted_as_published(metric)
             cells += _csv_cells(row.stat(metric), same, table.published(row, metric))
         writer.writerow([*cells, "; ".join(row.notes)])

@@ -12,7 +12,7 @@ from qll.errors import QllError
 from qll.grid.experiment import experiment
 from qll.reports.fields import is_bounded
 from qll.reports.paper import Key, Paper, Published
-from qll.reports.records import Records, Run
+from qll.reports.records import METRICS, REGRESSION, Records, Run
 from qll.reports.style import BASELINE, data_name, logic_name, number, property_name
 from qll.training.config import paper_defaults
 from qll.training.methods import METHODS
@@ -118,7 +118,7 @@ class Row:
 
     def counted_as_published(self, metric: str) -> Stat | None:
         """What a published figure is compared with: it counts what holds vacuously."""
-        found = [run.published[metric] for run in self.runs]
+        found = [run.published.get(metric) for run in self.runs]
         return Stat.of([value for value in found if value is not None])
 
     @property
@@ -128,9 +128,12 @@ class Row:
 
     @property
     def product(self) -> float | None:
-        """Of the means of PAcc and CSat: what the best row of an experiment is chosen by."""
-        accuracy, proved = self.stat("PAcc"), self.stat("CSat")
-        return None if accuracy is None or proved is None else accuracy.mean * proved.mean / 100
+        """Of the means of PAcc (of a regression R2) and CSat: what the best row of an experiment is
+        chosen by."""
+        accuracy, proved = self.stat("PAcc") or self.stat("R2"), self.stat("CSat")
+        if accuracy is None or proved is None:
+            return None
+        return max(accuracy.mean, 0.0) * proved.mean / 100
 
 
 @dataclass(frozen=True)
@@ -202,6 +205,13 @@ class Table:
             groups.setdefault(row.pair, []).append(row)
         return list(groups.values())
 
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """Those of a regression only where one is, and PAcc only where something is classified."""
+        some = [m for m in REGRESSION if any(row.stat(m) for row in self.rows)]
+        known = [m for m in METRICS if m != "PAcc" or not some or any(r.stat(m) for r in self.rows)]
+        return (*known[: known.index("CAcc")], *some, *known[known.index("CAcc") :])
+
     def notes(self) -> list[str]:
         """Every remark of the rows, once, in order: footnotes are numbered by it."""
         return list(dict.fromkeys(note for row in self.rows for note in row.notes))
@@ -253,7 +263,7 @@ _PROVED = 100
 
 def _proved_on_fewer(runs: tuple[Run, ...]) -> list[str]:
     counts = set()
-    for run in runs:
+    for run in (run for run in runs if run.epsilon is not None):  # others ask one question of all
         whole = run.evaluation.cacc.with_vacuous.total if run.evaluation else _PROVED
         images = whole // run.config.samples if run.evaluation else _PROVED
         counts |= {
