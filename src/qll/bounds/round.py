@@ -12,11 +12,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from qll.bounds.crown import Crown, Rows, _absolute
 from qll.bounds.dual import Allowance
 from qll.bounds.graph import GraphBounder
 from qll.bounds.rounding import Sizes
 from qll.late import late
+from qll.networks.matrices import Array
 from qll.networks.relu_form import ReluForm
 
 if TYPE_CHECKING:
@@ -29,6 +32,7 @@ else:
 # halved. With l2 the bound is off by the square of what is left, with l1 by what is left.
 SPAN, STEPS = 4.0, {"l2": 12, "l1": 18}
 ROUNDING = 2.0**-50
+INWARD = 1.0 - 2.0**-10
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,7 +62,9 @@ class BallOf:
         far = reach.square().sum(-1) if self.kind == "l2" else reach.sum(-1)
         span = self.radius**2 if self.kind == "l2" else self.radius
         push = self._push(own, low, high, span)
-        at, found = self._separately(own, push[..., None], low, high)
+        found = self._separately(own, push[..., None], low, high)
+        # A little less than the best l: with l1 there are ends on one side of it only.
+        at = self._minimiser(own, INWARD * push[..., None], low, high)
         lost = ROUNDING * q.shape[-1] * push * (far + span)
         best = rest + found - push * span - lost
         best = torch.where(best.isfinite(), best, -torch.inf)
@@ -88,16 +94,14 @@ class BallOf:
         none = torch.zeros_like(low).clamp(low, high)
         return torch.where(q * end + push * end.abs() < q * none + push * none.abs(), end, none)
 
-    def _separately(
-        self, q: Tensor, push: Tensor, low: Tensor, high: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """The minimiser, and what is least."""
-        at = self._minimiser(q, push, low, high)
+    def _separately(self, q: Tensor, push: Tensor, low: Tensor, high: Tensor) -> Tensor:
+        """What is least."""
         if self.kind == "l2":
-            return at, (q * at + push * at.square()).sum(-1)
+            at = self._minimiser(q, push, low, high)
+            return (q * at + push * at.square()).sum(-1)
         zero = torch.zeros_like(low).clamp(low, high)
         ends = [q * d + push * d.abs() for d in (low, high, zero)]
-        return at, torch.minimum(torch.minimum(ends[0], ends[1]), ends[2]).sum(-1)
+        return torch.minimum(torch.minimum(ends[0], ends[1]), ends[2]).sum(-1)
 
 
 class RoundCrown(Crown):
@@ -135,6 +139,12 @@ class RoundCrown(Crown):
             value, point = self.ball.least(q[:, None], lower, upper)
         # The value moves with q as the minimiser says.
         return value[:, 0] + ((q - q.detach()) * point[:, 0]).sum(dim=1), point[:, 0]
+
+    def minimisers(self, q: Array, lower: Array, upper: Array) -> Array:
+        """(N, r, inputs) about where rows ``q`` are least in boxes and ball."""
+        with torch.no_grad():
+            found = self.ball.least(*(self.tensor(t) for t in (q, lower, upper)))[1]
+        return np.asarray(found.cpu().numpy())
 
     def first_layers(self, sizes: Sizes) -> list[tuple[Tensor, Tensor]]:
         lower, upper = (self.tensor(side)[None] for side in (sizes.lower, sizes.upper))

@@ -145,6 +145,16 @@ def _expected(terminals: Any) -> str:
 
 
 def _unexpected(name: str, line: int, column: int, found: str, terminals: Any) -> FormulaError:
+    if '"' in found and "DECIMAL" in set(map(str, terminals)):
+        # A value of a category, as a table has it.
+        return FormulaError(
+            "a word stands where a number should",
+            expected="a number: values of categories are numbers in a rule",
+            found=found,
+            fix='write x["fuel=petrol"] == 1 for a value of its own input, or the number of the '
+            "value; 'qll data FILE' shows them",
+            where=f"{name}:{line}:{column}",
+        )
     return FormulaError(
         "this does not follow the grammar",
         expected=_expected(terminals),

@@ -385,13 +385,16 @@ class _BoxRun:
     def sample(self, kept: Pool, linear: Array) -> Array | None:
         """Centres and the corners where the linear bounds are least: cheap, and often enough."""
         corner = np.where(linear > 0, kept.lower[:, None], kept.upper[:, None])
+        if isinstance(self.crown, RoundCrown):
+            corner = self.crown.minimisers(linear, kept.lower, kept.upper)
         centre = ((kept.lower + kept.upper) / 2)[:, None]
         points = np.concatenate([centre, corner], axis=1).reshape(-1, kept.lower.shape[1])
         points = self.query.clip(points)
         condition = self.query.hunted if self.query.equations else self.query.exact_search
         values = condition.value(condition.leaf_values(self.form.forward(points), points))
         best = int(values.argmax())
-        if not condition.is_violated(float(values[best])):
+        near = float(values[best])
+        if not condition.is_violated(near) and not self.query.is_near(near):
             return None
         leaves = range(condition.leaves)
         return self.search(points[best][None], list(leaves), False)

@@ -48,17 +48,17 @@ def is_difference(query: Query) -> bool:
     """Whether every way to violate the condition needs a difference to be positive."""
     if not _is_pair(query):
         return False
-    return all(_chosen(query, each.leaves) is not None
+    blind = _is_blind(query)  # otherwise a sum of leaves shows little but where x2 is x
+    return all(_chosen(query, each.leaves, sums=blind) is not None
                for each in obligations(query.search.tree) if not each.waiting)  # fmt: skip
 
 
-def _chosen(query: Query, conjunction: Sequence[int]) -> tuple[Leaf, Array] | None:
+def _chosen(query: Query, conjunction: Sequence[int], *, sums: bool) -> tuple[Leaf, Array] | None:
     """A difference that must be positive where the conjunction is violated, and the weights of its
-    leaves: one of them, or, of a network that does not read what moves, their sum (``y > 0`` and
-    ``y2 < 0`` need ``y - y2 > 0``)."""
+    leaves: one of them, or their sum (``y > 0`` and ``y2 < 0`` need ``y - y2 > 0``)."""
     own = [(at, k) for at, k in enumerate(conjunction) if k < query.reduced.leaves]
     tries = [[pair] for pair in own]
-    if len(own) > 1 and _is_blind(query):
+    if len(own) > 1 and sums:
         tries.append(own)
     for chosen in tries:
         form = query.reduced.exact[chosen[0][1]]
@@ -141,7 +141,7 @@ class Pair:
         leaves: list[Leaf | None] = []
         weights = []
         for conjunction in conjunctions:
-            found = _chosen(query, conjunction)
+            found = _chosen(query, conjunction, sums=True)
             leaves.append(None if found is None else found[0])
             weights.append(np.zeros(len(conjunction)) if found is None else found[1])
         if all(leaf is None for leaf in leaves):

@@ -21,6 +21,8 @@ from qll.verify.condition import Array, Condition, assume, both, compile_conditi
 from qll.verify.drawn import Drawn, Flat
 from qll.verify.member import Member, find_member, least_of, settle
 
+TIE = 1e-9  # what floats make of 0, of numbers about 1
+
 
 class VerifiableNetwork(Protocol):
     """What a query needs of a network (see `qll.networks`)."""
@@ -228,7 +230,9 @@ class Query:
         if self.equations:  # points are moved onto them, and settled by `settled`
             return self.hunted.is_violated(value)
         if not self.in_float32:
-            return self.search.is_violated(value)
+            # On a constraint a point is in the region, though no function of it is positive there.
+            tie = bool(self._folded.constraints) and value >= -TIE
+            return tie or self.search.is_violated(value)
         return self.search.is_violated(value + 2 * float(self.radii.max(initial=0.0)))
 
     @cached_property
