@@ -27,6 +27,7 @@ from qll.audit.layout import (
     EMPTY,
     HALVE,
     OPEN,
+    POINT,
     SLOPE,
     SPLIT,
     TIGHTEN,
@@ -290,6 +291,24 @@ def slopes(claim: False_, rng: Any) -> Iterator[Proof]:
         yield draft.finish()
 
 
+def points(claim: False_, rng: Any) -> Iterator[Proof]:
+    """One point that satisfies the property stands for a box: the whole, its halves, the last of
+    many halvings."""
+    for depth in (0, 1, 2, 6):
+        draft = Draft(claim, rng)
+        work = [(draft.root(), depth)]
+        while work:
+            domain, left = work.pop()
+            wide = np.flatnonzero(domain.box[0] < domain.box[1])
+            if not left or not wide.size:
+                draft.node(POINT)
+                continue
+            at = int(rng.choice(wide))
+            draft.node(HALVE, at)
+            work += [(half, left - 1) for half in halves(domain, at)[::-1]]
+        yield draft.finish()
+
+
 def opened(claim: False_, rng: Any) -> Iterator[Proof]:
     """CROWN's bounds after splits, whose signs are then no longer known."""
     for splits in (0, 1, 2):
@@ -358,7 +377,7 @@ def odd_nodes(claim: False_, rng: Any) -> Iterator[Proof]:
     n, m = claim.neurons, claim.network.widths[0]
     for kind, argument in (
         (SPLIT, n), (SPLIT, -1), (HALVE, m), (HALVE, -1), (TIGHTEN, 0), (TIGHTEN, -1), (CASE, -1),
-        (EMPTY, 1), (BOUND, 1), (10, 0), (255, 0), (OPEN, 1),
+        (EMPTY, 1), (BOUND, 1), (11, 0), (255, 0), (OPEN, 1), (POINT, 1),
     ):  # fmt: skip
         draft = Draft(claim, rng)
         draft.node(kind, argument)
@@ -374,8 +393,8 @@ FAMILIES = {
     "stable splits": stable_splits, "one side": one_side, "one half": one_half,
     "skipped cases": skipped_cases, "weights": weights, "multipliers": multipliers,
     "tightened": tightened, "groups": groups, "lost copies": lost_copies, "opened": opened,
-    "several boxes": several_boxes, "gaps": gaps, "slopes": slopes, "random trees": random_trees,
-    "odd nodes": odd_nodes,
+    "several boxes": several_boxes, "gaps": gaps, "points": points, "slopes": slopes,
+    "random trees": random_trees, "odd nodes": odd_nodes,
 }  # fmt: skip
 
 

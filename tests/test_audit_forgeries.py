@@ -287,6 +287,12 @@ HOLES: dict[str, list[Change]] = {
     "halves between integers": [
         ("check.py", "if self.claim.integers[argument]:", "if True:"),
     ],
+    "a box that is one point": [
+        ("check.py", "require(bool(one) and self.errors is None", "require(True"),
+    ],
+    "a point that violates": [
+        ("claim.py", "require(not (inside and self._violated(self.tree, values))", "require(True"),
+    ],
     "slopes at one end": [
         ("slope.py", "for s in (least, most) for e in (low, high)]",
          "for s in (most,) for e in (high,)]"),
@@ -349,6 +355,7 @@ HINTS: dict[str, str] = {
     "copies of inputs that need not agree": "random trees", "a witness outside": "witnesses",
     "a tie that counts": "witnesses", "integers that are cut": "gaps",
     "halves between integers": "gaps", "slopes at one end": "slopes",
+    "a box that is one point": "points", "a point that violates": "points",
     "slopes of one direction": "slopes",
     "steps of any length with a constant": "slopes",
     "a second point that is the first": "several boxes",

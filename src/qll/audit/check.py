@@ -12,7 +12,8 @@ stand a domain (a box, splits, proved bounds) and what a violation needs there: 
 its activation is not a ReLU), halves an input, takes every part of a disjunction, or proves better
 bounds of neurons from those before. A leaf shows that the domain is empty, or that a non-negative
 combination of the needed atoms is negative on all of it (`qll.audit.bounds`), or not positive as a
-difference of two runs (`qll.audit.slope`) or by the last layer alone.
+difference of two runs (`qll.audit.slope`), or by the last layer alone; or its box is one point,
+which does not violate the property, exactly.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ from qll.audit.layout import (
     EMPTY,
     HALVE,
     OPEN,
+    POINT,
     SLOPE,
     SPLIT,
     TIGHTEN,
@@ -133,6 +135,10 @@ class Proof:
                 self.leaf(kind, domain)
             elif kind == EMPTY:
                 require(area is not None and (area.low > area.high).any(), "a domain not empty")
+            elif kind == POINT:
+                one = (domain.box[0] == domain.box[1]).all()
+                require(bool(one) and self.errors is None, "a box that is not one point")
+                claim.refute(domain.box[0])
             elif kind == CASE:
                 require(argument < len(domain.waiting), "a disjunction that is not there")
                 parts = domain.waiting[argument][1]

@@ -272,7 +272,6 @@ class Goal:
         if self.in_float32:
             single = (witness.astype(np.float32) == witness).all()
             require(bool(single), "the witness is not a float32 point")
-        direct = [sum(c * Fraction(x[k]) for k, c in own.items()) for own in self.direct]
         if self.in_float32:
             outputs = self._least(Errors(self.given), witness)
         elif self.network.is_exact:
@@ -280,18 +279,28 @@ class Goal:
         else:
             require(witness.dtype == np.float64, "fractions, where nothing is exact")
             outputs = [Fraction(v) for v in Bounder(self.network).area(witness, witness).last[0]]
-        values = [a + b for a, b in zip(outputs, direct, strict=True)]
-
-        def violated(tree: Tree) -> bool:
-            if isinstance(tree, tuple):
-                return (any if tree[0] == "any" else all)(violated(part) for part in tree[1])
-            value = Fraction(1 if tree else -1) if isinstance(tree, bool) else values[tree]
-            return value >= 0 if self.tie_violates else value > 0
-
+        violated = self._violated(self.tree, self._atoms_at(x, outputs))
         tie = "a violation is not proved for every float32 evaluation of the witness"
-        require(
-            violated(self.tree), tie if self.in_float32 else "the witness satisfies the property"
-        )
+        require(violated, tie if self.in_float32 else "the witness satisfies the property")
+
+    def _atoms_at(self, x: list[Any], outputs: list[Fraction]) -> list[Fraction]:
+        direct = [sum(c * Fraction(x[k]) for k, c in own.items()) for own in self.direct]
+        return [a + b for a, b in zip(outputs, direct, strict=True)]
+
+    def _violated(self, tree: Tree, values: list[Fraction]) -> bool:
+        if isinstance(tree, tuple):
+            parts = (self._violated(part, values) for part in tree[1])
+            return any(parts) if tree[0] == "any" else all(parts)
+        value = Fraction(1 if tree else -1) if isinstance(tree, bool) else values[tree]
+        return value >= 0 if self.tie_violates else value > 0
+
+    def refute(self, point: Array) -> None:
+        """The point breaks a constraint of the region or satisfies the property, exactly."""
+        require(self.network.is_exact, "a point at which nothing is exact")
+        x = point.tolist()
+        values = self._atoms_at(x, self.network.exact(x))
+        inside = all(v >= 0 for v in values[len(values) - self.required :])
+        require(not (inside and self._violated(self.tree, values)), "a point that violates it")
 
     def _least(self, errors: Errors, x: Array) -> list[Fraction]:
         """Below every atom, its terms of the input aside, at a point in any float32 evaluation: by

@@ -25,7 +25,8 @@ from qll.audit.network import NotConfirmed, require
 
 MAGIC, FORMAT, MOST_BYTES = b"QLLCERT2", 2, 1 << 28
 ARITHMETICS = ("real", "float32")  # in which the network computes
-BOUND, CROWN, EMPTY, CASE, SPLIT, TIGHTEN, HALVE, OPEN, ALWAYS, SLOPE = range(10)  # kinds of nodes
+# Kinds of nodes.
+BOUND, CROWN, EMPTY, CASE, SPLIT, TIGHTEN, HALVE, OPEN, ALWAYS, SLOPE, POINT = range(11)
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,7 @@ class Sizes:
     def node_limits(self) -> tuple[Any, Any]:
         """The least and the largest argument of each node: a neuron, an input, a number of bounds;
         which disjunctions wait is known at the node itself."""
-        most = np.zeros(10, np.int64)
+        most = np.zeros(POINT + 1, np.int64)
         most[CASE], most[TIGHTEN] = (1 << 32) - 1, 2 * self.neurons
         most[SPLIT], most[HALVE] = self.neurons - 1, self.inputs - 1
         return (self.found["kinds"] == TIGHTEN).astype(np.int64), most[self.found["kinds"]]
@@ -113,7 +114,7 @@ class Column:
 COLUMNS = {
     "x0": Column("<f8", lambda s: s.data),
     "witness": Column("<f8", lambda s: s.entries),
-    "kinds": Column("u1", _no_limit, most=lambda s: SLOPE),
+    "kinds": Column("u1", _no_limit, most=lambda s: POINT),
     "arguments": Column(
         "<u4",
         lambda s: s.found["kinds"].size,

@@ -198,6 +198,7 @@ class _BoxRun:
                 left = self.finish(self.finisher, self.dense, left)
                 if out.candidate is not None:
                     return out
+            left = self.settle(left)
             children = self.halve(left.take(~left.shrunk))
             if children is None:
                 out.bound = float(left.bound.min())
@@ -375,6 +376,28 @@ class _BoxRun:
             if clock.now() > self.deadline:
                 break
         return pool.take(keep)
+
+    def settle(self, pool: Pool) -> Pool:
+        """Without boxes that are one point, which does not violate the condition: exactly, since no
+        bound is strict where a point is on the boundary. Whole numbers end there."""
+        alone = (pool.lower == pool.upper).all(axis=1)
+        exact = self.form.is_piecewise_linear and not self.query.in_float32
+        exact = exact and not self.query.rounds  # whose checker looks at linear constraints alone
+        if not exact or not alone.any():
+            return pool
+        for row in np.flatnonzero(alone):
+            point = pool.lower[row]
+            if self.query.contains(point):
+                value = self.query.compiled.exact_value(
+                    self.query.network.evaluate_exact(point), point
+                )
+                if value > 0 or (value == 0 and self.query.tie_violates):
+                    alone[row] = False  # a violation, though perhaps not at run time
+                    continue
+            self.outcome.least = min(self.outcome.least, 0.0)
+            if self.boxes is not None:
+                self.boxes.points.add(int(pool.place[row]))
+        return pool.take(~alone)
 
     def error_of(self, lower: Array, upper: Array, sides: tuple[Array, Array]) -> Array | None:
         if not self.query.in_float32:

@@ -129,12 +129,13 @@ class BoxProof:
     """How a box was taken apart. Boxes are numbered from 0, the whole: ``halves`` says how one was
     split, ``closed`` the weights of each conjunction's leaves with which CROWN closes it,
     ``finished`` its ends and the proof by neurons; ``sloped`` says which conjunctions are closed as
-    differences of two runs instead."""
+    differences of two runs instead; ``points`` are boxes of one point, which was judged exactly."""
 
     halves: dict[int, Halves] = field(default_factory=dict)
     closed: dict[int, list[Array]] = field(default_factory=dict)
     finished: dict[int, tuple[Array, Array, NeuronProof]] = field(default_factory=dict)
     sloped: dict[int, NDArray[np.bool_]] = field(default_factory=dict)
+    points: set[int] = field(default_factory=set)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,19 @@ from typing import Any
 import numpy as np
 
 from qll.audit.check import Domain as Checked
-from qll.audit.layout import ALWAYS, BOUND, CASE, CROWN, EMPTY, HALVE, OPEN, SLOPE, SPLIT, TIGHTEN
+from qll.audit.layout import (
+    ALWAYS,
+    BOUND,
+    CASE,
+    CROWN,
+    EMPTY,
+    HALVE,
+    OPEN,
+    POINT,
+    SLOPE,
+    SPLIT,
+    TIGHTEN,
+)
 from qll.bounds.bounder import Start
 from qll.bounds.domain import Subdomain
 from qll.bounds.groups import Groups
@@ -127,6 +139,8 @@ class Writer:
                 halves = boxes.halves[place]
                 self.kinds.append((HALVE, halves.split.input))
                 stack += [halves.above, halves.below]
+            elif place in boxes.points:
+                self.kinds.append((POINT, 0))
             elif place in boxes.closed:
                 for kind, argument, atoms in cases:
                     at = order.index(atoms) if kind == CROWN else -1
