@@ -261,7 +261,13 @@ class Run(Root):
         parts = [layout.part(k) for k in open_layers if widths[k] <= limit]
         here = np.concatenate([np.flatnonzero(unstable[p]) + p.start for p in parts])
         order = np.argsort(-scores[here], kind="stable")
-        return [int(n) for n in here[order][:count]]
+        chosen = [int(n) for n in here[order][:count]]
+        if layout.layers > 2 and len(parts) < len(open_layers):
+            # In a deep network a wide layer may be the one that matters: the trials tell.
+            rest = np.flatnonzero(unstable & ~np.isin(np.arange(len(unstable)), here))
+            best = rest[np.argsort(-scores[rest], kind="stable")[: count - count // 2]]
+            chosen = chosen[: max(count - len(best), 0)] + [int(n) for n in best]
+        return chosen
 
     def children(self, node: Subproblem, neuron: int) -> tuple[Subproblem, Subproblem]:
         split = self.bounder.split(node.domain, neuron)
