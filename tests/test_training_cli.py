@@ -38,7 +38,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_train_then_evaluate_says_the_same(run: Path) -> None:
     written = json.loads((run / "evaluation.json").read_text())
-    result = call("evaluate", str(run), "--json", "--jobs", "1")
+    result = call("evaluate", str(run), "--json", "-", "--jobs", "1")
     found = json.loads(result.stdout)
     assert result.exit_code == 0
     csat = found.pop("csat")
@@ -96,8 +96,10 @@ def test_demo_trains_attacks_and_compares(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(demo, "PROVED", 4)
     monkeypatch.setattr(demo, "TAUGHT", 4)
     monkeypatch.setattr(demo, "BUDGET", 15.0)
-    result = call("demo", "--epochs", "1", "--out", str(tmp_path / "demo"))
+    kept = tmp_path / "table.json"
+    result = call("demo", "--epochs", "1", "--out", str(tmp_path / "demo"), "--json", str(kept))
     assert result.exit_code == 0, result.output
+    assert [one["name"] for one in json.loads(kept.read_text())] == ["baseline", "cycle"]
     for word in ("baseline", "qll:5", "PAcc", "CAcc", "CSec", "CSat"):
         assert word in result.output
     names = {path.name for path in (tmp_path / "demo").iterdir()}

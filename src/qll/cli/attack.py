@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from qll.cli.options import DATA_HELP, Features, Target, data_options, parse_settings
+from qll.cli.options import (
+    DATA_HELP,
+    Features,
+    JsonFile,
+    Target,
+    data_options,
+    parse_settings,
+    prints_json,
+    store,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -41,7 +49,7 @@ def attack(
     std: Annotated[float | None, typer.Option(help="Its deviation.")] = None,
     seed: Annotated[int, typer.Option(help="Seeds the random starts.")] = 0,
     out: Annotated[Path | None, typer.Option(help="A folder for the counterexamples.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    json_path: JsonFile = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="A parameter: --set epsilon=0.1.")
     ] = None,
@@ -75,8 +83,8 @@ def attack(
         "worst_margin": float(found.margins.min()) if len(x) else None,
         "out": None if out is None else str(out),
     }
-    if as_json:
-        typer.echo(json.dumps(summary))
+    store(json_path, summary)
+    if prints_json(json_path):
         return
     typer.echo(f"{falsified} of {len(x)} regions falsified, {len(x) - falsified} not falsified")
     for row in found.near_ties.nonzero()[:_NAMED, 0].tolist():

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from qll.cli.options import DATA_HELP, Features, data_options
+from qll.cli.options import DATA_HELP, Features, JsonFile, data_options, prints_json, store
 from qll.errors import InputError
 from qll.records import record
 
@@ -55,6 +55,7 @@ def cycle(
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="Any setting of the training.")
     ] = None,
+    json_path: JsonFile = None,
 ) -> None:
     """From a specification to a proved network: train, verify, feed the witnesses and the open
     regions back, repeat, until a network that is accurate enough meets the target. Exit
@@ -122,6 +123,9 @@ def cycle(
             data=loaded,
             on_round=lambda found: reporter.note(describe(found, loaded.measure)),
         )
+    store(json_path, {"out": str(out), **result.model_dump(mode="json")})
+    if prints_json(json_path):
+        raise typer.Exit(0 if result.ending == "met" else EXIT_NOT_MET)
     show_rounds(console, result)
     ending = summary(result, target=config.target, patience=config.patience)
     console.print(f"{ending} ({result.seconds:.0f} s)")

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from qll.cli.options import JsonFile, prints_json, store
+
 if TYPE_CHECKING:
     from rich.console import Console
     from torch import nn
@@ -54,6 +56,11 @@ class Trained:
 
         return proved_share(verdict.as_json() for verdict in self.verdicts)
 
+    def as_json(self) -> dict[str, object]:
+        shares = {"pacc": self.pacc, "cacc": self.cacc, "csec": self.security, "csat": self.proved}
+        values = {name: share.value for name, share in shares.items()}
+        return {"name": self.name, **values, "seconds": round(self.seconds, 1)}
+
     @property
     def security(self) -> Share:
         from qll.metrics import Share
@@ -69,6 +76,7 @@ def demo(
     epochs: Annotated[int | None, typer.Option(help="Epochs for each of the two networks.")] = None,
     seed: Annotated[int, typer.Option(help="Seeds every random stream.")] = 0,
     out: Annotated[Path | None, typer.Option(help="A folder for networks and pictures.")] = None,
+    json_path: JsonFile = None,
 ) -> None:
     """Train without a property and with it; attack or prove both, compare.
 
@@ -85,9 +93,10 @@ def demo(
     from qll.properties import load
     from qll.training.progress import console_reporter
 
-    console = Console(highlight=False)
+    console = Console(highlight=False, quiet=prints_json(json_path))
     if choice(what, "demo", "what", ("dice", "tabular")) == "tabular":
-        demo_table(console, TABLE_EPOCHS if epochs is None else epochs, seed, out)
+        rows = demo_table(console, TABLE_EPOCHS if epochs is None else epochs, seed, out)
+        store(json_path, rows)
         return
     epochs = EPOCHS if epochs is None else epochs
     prop = load(PROPERTY)
@@ -103,6 +112,7 @@ def demo(
             proved = run_cycle(data, prop, epochs, seed, reporter, plain.pacc.value)
         found = [plain, proved]
         show_comparison(console, found, data)
+        store(json_path, [one.as_json() for one in found])
         if out is not None:
             keep(out, data, found)
             console.print(f"\nNetworks and pictures: {out}")

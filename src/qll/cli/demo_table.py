@@ -53,7 +53,9 @@ def applicants(rows: int = ROWS, seed: int = 0) -> dict[str, Any]:
     }
 
 
-def demo_table(console: Console, epochs: int, seed: int, out: Path | None) -> None:
+def demo_table(
+    console: Console, epochs: int, seed: int, out: Path | None
+) -> list[dict[str, object]]:
     import tempfile
 
     import torch
@@ -87,6 +89,11 @@ def demo_table(console: Console, epochs: int, seed: int, out: Path | None) -> No
         if out is not None:
             _keep(out, data, found)
             console.print(f"Table, rule and networks: {out}", markup=False)
+        return [
+            {"name": one.name, "pacc": one.pacc, "verdict": str(one.verdict.status),
+             "seconds": round(one.seconds, 1)}
+            for one in found
+        ]  # fmt: skip
     finally:
         torch.set_num_threads(threads)
 

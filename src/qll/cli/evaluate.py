@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from qll.cli.options import JsonFile, prints_json, store
 from qll.cli.train import figures, remarks
 
 
@@ -22,7 +22,7 @@ def evaluate(
     ] = 100,
     timeout: Annotated[float, typer.Option(help="Seconds for each of them.")] = 10.0,
     jobs: Annotated[int, typer.Option(help="Processes that verify; 0 for all cores.")] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    out: JsonFile = None,
 ) -> None:
     """PAcc, CAcc, CSec and CSat of a trained network; written to evaluation.json for the test set.
 
@@ -45,8 +45,8 @@ def evaluate(
             run, split=split, prove=prove, timeout=timeout, jobs=workers, watch=watch
         )
     values = found.to_json()
-    if as_json:
-        typer.echo(json.dumps(values))
+    store(out, values)
+    if prints_json(out):
         return
     for line in [*figures(values), *remarks(RunFolder.open(run).config())]:
         typer.echo(line)

@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from qll.cli.cycle import EXIT_NOT_MET
-from qll.cli.options import DATA_HELP, Features, Target, data_options, parse_settings
+from qll.cli.options import (
+    DATA_HELP,
+    Features,
+    JsonFile,
+    Target,
+    data_options,
+    parse_settings,
+    prints_json,
+    store,
+)
 from qll.records import record
 
 if TYPE_CHECKING:
@@ -38,6 +47,7 @@ def repair(
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="A parameter: --set delta=0.7.")
     ] = None,
+    json_path: JsonFile = None,
 ) -> None:
     """Repair a network that violates a rule: rounds of fine-tuning and proof, then as far back to
     its own weights as the proof allows. With --data it keeps predicting them, and the figures
@@ -74,6 +84,8 @@ def repair(
     )
 
     def tell(row: dict[str, Any]) -> None:
+        if prints_json(json_path):
+            return
         console.print(
             f"round {row['round']}: {row['status']} ({row['nodes']} nodes, "
             f"{row['proof_seconds']:.1f} s), weights moved {100 * row['moved']:.2f} %"
@@ -83,6 +95,9 @@ def repair(
     fits = handle.output_size if schema is None else schema
     rule = load_fitting(prop, fits, **parse_settings(settings))
     result, _ = run(rule, handle, config, out, data=loaded, on_round=tell)
+    store(json_path, {"out": str(out), **result.model_dump(mode="json")})
+    if prints_json(json_path):
+        raise typer.Exit(0 if result.is_success else EXIT_NOT_MET)
     console.print(f"\n{result.status} after {result.rounds} rounds, {result.seconds:.0f} s")
     for name, value in _lines(result, handle.output_size):
         console.print(f"{name:44}{value}")

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from qll.cli.options import parse_settings
+from qll.cli.options import JsonFile, parse_settings, prints_json, store
 
 
 class Form(enum.StrEnum):
@@ -28,6 +28,7 @@ def show(
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="A parameter: --set epsilon=0.1.")
     ] = None,
+    out: JsonFile = None,
 ) -> None:
     """Print a property, or list the shipped ones.
 
@@ -36,11 +37,21 @@ def show(
     from qll.properties import load, names
 
     if name is None:
+        found = {}
         for known in names():
             purpose = load(known).documentation.split(". ")[0].replace("\n", " ").rstrip(".")
-            typer.echo(f"{known:34}{purpose.partition(': ')[2] or purpose}")
+            found[known] = purpose.partition(": ")[2] or purpose
+        store(out, found)
+        for known, purpose in {} if prints_json(out) else found.items():
+            typer.echo(f"{known:34}{purpose}")
         return
     prop = load(name, outputs=outputs).with_parameters(**parse_settings(settings))
+    if out is not None:
+        values = {p.name: prop.value_of(p.name) for p in prop.specification.parameters}
+        text = prop.show(form.value)
+        store(out, {"name": prop.name, "text": text, "parameters": values})
+        if prints_json(out):
+            return
     typer.echo(prop.show(form.value), nl=False)
     sign = "%" if form is Form.latex else "#"
     for declared in prop.specification.parameters:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from qll.cli.options import DATA_HELP, Features, Target, data_options
+from qll.cli.options import DATA_HELP, Features, JsonFile, Target, data_options, prints_json, store
 
 if TYPE_CHECKING:
     from qll.training.config import TrainConfig
@@ -40,6 +40,7 @@ def train(
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="Any setting: --set alpha=0.3.")
     ] = None,
+    json_path: JsonFile = None,
 ) -> None:
     """Train a network on a property. Defaults are the paper's for the property and the data.
 
@@ -82,6 +83,9 @@ def train(
                 f"qll train --resume --out {folder}"
             )
             raise
+    store(json_path, {"run": str(folder), **run.evaluation.to_json()})
+    if prints_json(json_path):
+        return
     typer.echo(f"run: {folder}")
     for line in [*figures(run.evaluation.to_json()), *remarks(resolved)]:
         typer.echo(line)

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from qll.cli.options import JsonFile, prints_json, store
+
 EXIT_NOT_CONFIRMED = 12
 app = typer.Typer(
     help="Proved networks: list them, check their proofs here, add one.", rich_markup_mode=None
@@ -17,7 +19,7 @@ Folder = Annotated[
 
 
 @app.callback(invoke_without_command=True)
-def listed(context: typer.Context, folder: Folder = None) -> None:
+def listed(context: typer.Context, folder: Folder = None, out: JsonFile = None) -> None:
     """List the networks with their accuracy and what is proved of the test set.
 
     Example: qll zoo check mnist-robust
@@ -42,6 +44,9 @@ def listed(context: typer.Context, folder: Folder = None) -> None:
                 str(held.unknown),
             )
         )
+    store(out, [dict(zip(rows[0], row, strict=True)) for row in rows[1:]])
+    if prints_json(out):
+        return
     widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
     for row in rows:
         left = [row[k].ljust(widths[k]) for k in range(3)]
@@ -57,6 +62,7 @@ def check(
     seed: Annotated[
         int | None, typer.Option(help="Chooses them; default: others each time.")
     ] = None,
+    out: JsonFile = None,
 ) -> None:
     """Check the certificates of a network, and prove some of its regions again. Exit code 0: all
     as its card says, 12: something is not.
@@ -64,19 +70,24 @@ def check(
     Example: qll zoo check mnist-robust --sample 10
     """
     import sys
+    from dataclasses import asdict
 
     from qll.zoo.check import check as check_network
     from qll.zoo.shelf import zoo
 
     entry = zoo(name, folder=context.obj)
-    typer.echo(repr(entry))
-    typer.echo(entry.property.show().rstrip())
+    if not prints_json(out):
+        typer.echo(repr(entry))
+        typer.echo(entry.property.show().rstrip())
 
     def said(count: int, total: int) -> None:
         if sys.stderr.isatty():
             typer.echo(f"\r{count} of {total} certificates", nl=count == total, err=True)
 
     found = check_network(entry, sample=sample, seed=seed, progress=said)
+    store(out, {"name": name, **asdict(found)})
+    if prints_json(out):
+        raise typer.Exit(EXIT_NOT_CONFIRMED if found.failures else 0)
     typer.echo(f"certificates confirmed by the checker: {_counted(found.confirmed)}")
     typer.echo(f"proved again: {_counted(found.proved)}")
     for line in found.failures:
