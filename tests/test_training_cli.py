@@ -73,7 +73,7 @@ def test_attack_keeps_counterexamples_that_violate(run: Path, tmp_path: Path) ->
     result = call(
         "attack", "not-both", "--network", str(run / "model.onnx"), "--data", "dice-rendered",
         "--count", "12", "--attack", "apgd:20,restarts=1", "--set", "epsilon=0.9",
-        "--out", str(out), "--json",
+        "--out", str(out), "--json", "-",
     )  # fmt: skip
     assert result.exit_code == 0, result.output
     summary = json.loads(result.stdout)
