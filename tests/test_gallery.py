@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import re
+import importlib.util
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
@@ -11,21 +12,43 @@ from torch import nn
 
 import qll
 
-PAGE = Path(__file__).parents[1] / "docs/gallery.md"
-RULES = re.findall(r"^```qll\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.M | re.S)
-INPUTS = 4  # where a rule names none
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs/gallery.md"
+
+
+def _script() -> ModuleType:
+    """What made the pictures and the networks knows at which points a rule is asked."""
+    spec = importlib.util.spec_from_file_location("gallery", ROOT / "bench/gallery_figures.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+GALLERY = _script()
+RULES = GALLERY.rules()
 
 
 def test_there_are_twenty() -> None:
     assert len(RULES) == 20
+    page = PAGE.read_text(encoding="utf-8")
+    for number in range(1, 21):
+        picture = f"figures/gallery/{number:02}.png"
+        assert f"({picture})" in page and (PAGE.parent / picture).is_file()
+
+
+@pytest.mark.parametrize("number", range(1, len(RULES) + 1))
+def test_the_network_beside_it_obeys(number: int) -> None:
+    prop = qll.parse(RULES[number - 1])
+    network = ROOT / GALLERY.NETWORKS / f"{number:02}.onnx"
+    assert GALLERY.proved(prop, network, number) == GALLERY.regions(prop)
 
 
 @pytest.mark.parametrize("number", range(1, len(RULES) + 1))
 def test_rule(number: int) -> None:
     prop = qll.parse(RULES[number - 1])
     assert qll.parse(prop.show()).show() == prop.show()
-    named = [d.names for d in prop.specification.names if d.kind == "inputs"]
-    width = len(named[0]) if named else INPUTS
+    width = GALLERY.width_of(prop)
     outputs = prop.specification.outputs
     assert outputs is not None
     torch.manual_seed(number)
