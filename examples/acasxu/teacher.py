@@ -4,8 +4,8 @@
     python teacher.py runs/acas/model.onnx     # agreement with the advice, at situations of its own
 
 The teacher is network 2_1 of the folder that QLL_SHARED names. Situations are drawn evenly
-from the domain; of those to learn from, one in 20 from the regions that the four properties speak
-of, which are a 5,000th of the domain and less.
+from the domain; of those to learn from, one in seven from the regions that the four properties
+speak of, which are a 5,000th of the domain and less.
 """
 
 from __future__ import annotations
@@ -59,9 +59,10 @@ def write(path: Path, network: Any, x: np.ndarray) -> None:
 def tables(folder: Path, count: int = 96_000) -> None:
     """``count`` situations to learn from, a 24th as many to test."""
     network = teacher()
-    near = count // 60
-    parts = [situations(DOMAIN, count - 3 * near, 0)]
-    parts += [situations(box, near, k) for k, box in enumerate((FAR, COMES, LEAVES), 1)]
+    counts = (count // 8, count // 100, count // 100)
+    parts = [situations(DOMAIN, count - sum(counts), 0)]
+    boxes = zip((FAR, COMES, LEAVES), counts, strict=True)
+    parts += [situations(box, own, k) for k, (box, own) in enumerate(boxes, 1)]
     write(folder / "advice.csv", network, np.concatenate(parts))
     write(folder / "advice-test.csv", network, situations(DOMAIN, count // 24, 10))
 
