@@ -6,10 +6,21 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
+from torch import nn
 from verify_cases import random_network, sizes_of
 
 from qll.bounds.graph import GraphBounder
 from qll.bounds.sparse_graph import SparseGraphBounder
+from qll.formula.hard import affine
+from qll.networks import load
+from qll.verify.backend import Budget
+from qll.verify.backends.bab import BranchAndBound
+from qll.verify.certificate import confirm
+from qll.verify.proof import NeuronProof
+from qll.verify.prover import NeuronProver
+from qll.verify.query import Query
+from qll.verify.verdict import Evidence, Status
 
 pytest.importorskip("numba")
 
@@ -78,3 +89,29 @@ def test_bounds_of_hidden_neurons_hold() -> None:
                 assert -bound >= z[:, part.start + i].max() - 1e-9, (seed, layer, i)
                 better += -bound < high[part.start + i] - 1e-6
     assert better > 5
+
+
+class Residual(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(12, 14), nn.Linear(14, 14)
+        self.third, self.last = nn.Linear(14, 10), nn.Linear(10, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        a = torch.relu(self.first(x))
+        return self.last(torch.relu(self.third(torch.relu(self.second(a)) + a)))
+
+
+def test_proofs_of_a_residual_network_are_confirmed() -> None:
+    """With splits, and with bounds of hidden neurons that were proved at the root."""
+    torch.manual_seed(3)
+    network = load(Residual().eval(), input_shape=(12,))
+    points = np.random.default_rng(0).uniform(-1.0, 1.0, (20_000, 12))
+    values = network.relu_form.forward(points)[:, 0]
+    level = float(values.max() + 0.7 * np.ptp(values))
+    query = Query(network, -np.ones(12), np.ones(12), affine([(("y", 0), 1.0)], -level))
+    backend = BranchAndBound(choose=lambda q: NeuronProver(SparseGraphBounder(q.form)))
+    (verdict,) = backend.decide([query], Budget(seconds=30, clock="cpu", proofs=True))
+    assert verdict.status is Status.VERIFIED and verdict.stage == "branch"
+    assert isinstance(verdict.proof, NeuronProof) and verdict.proof.bounds
+    assert confirm(query, verdict)[0].evidence is Evidence.CHECKED
