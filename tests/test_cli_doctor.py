@@ -73,6 +73,8 @@ def test_json_alone_and_nothing_at_all() -> None:
     assert "not-both" in found
     one = json.loads(call(build_app(), ["show", "not-both", "--json", "-"]).output)
     assert one["parameters"] == {"epsilon": 4 / 255}
+    checked = json.loads(call(build_app(), ["check", "not-both", "--json", "-"]).output)
+    assert checked["findings"][0]["topic"] == "rule"
     assert quiet_first(["verify", "a", "--quiet"]) == ["--quiet", "verify", "a"]
     assert quiet_first(["audit", "a", "--quiet"]) == ["audit", "a", "--quiet"]
     assert call(build_app(), ["--quiet", "show"]).output == ""

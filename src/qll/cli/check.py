@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from qll.cli.doctor import report
-from qll.cli.options import DATA_HELP, Features, Target, data_options, parse_settings
+from qll.cli.options import DATA_HELP, Features, JsonFile, Target, data_options, parse_settings
 
 
 def check(
@@ -21,7 +21,7 @@ def check(
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="A parameter: --set epsilon=0.1.")
     ] = None,
-    out: Annotated[Path | None, typer.Option("--json", help="Write the findings here.")] = None,
+    out: JsonFile = None,
 ) -> None:
     """Look before you train or prove: does the rule fit the network, can it be certified, is its
     premise ever true on these data, how far does the region reach, is it broken already, how long
@@ -31,9 +31,11 @@ def check(
     """
     from qll.checkup import Subject, examine
     from qll.data import load as load_data
+    from qll.kernels.announce import announced
 
     held = None if data is None else load_data(data, data_dir, **data_options(target, features))
-    report(examine(Subject(rule, network, held, parse_settings(settings))), out)
+    with announced(lambda text: typer.echo(text, err=True)):
+        report(examine(Subject(rule, network, held, parse_settings(settings))), out)
 
 
 def register(app: typer.Typer) -> None:

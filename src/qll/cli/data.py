@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from qll.cli.options import Features, Target
+from qll.cli.options import Features, JsonFile, Target, prints_json, store
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -42,9 +42,7 @@ def data(
         bool, typer.Option("--write", help="Write the schema beside the table, to edit.")
     ] = False,
     out: Annotated[Path | None, typer.Option(help="Write the schema here instead.")] = None,
-    json_path: Annotated[
-        Path | None, typer.Option("--json", help="Write what was understood here.")
-    ] = None,
+    json_path: JsonFile = None,
 ) -> None:
     """Show the schema of a table as it is understood: kinds, ranges and counts of its columns, what
     is predicted from them, and the split. Every cell is checked.
@@ -57,7 +55,7 @@ def data(
     from qll.data.own import load_own, open_source
     from qll.data.source import load
 
-    console = Console(highlight=False)
+    console = Console(highlight=False, quiet=prints_json(json_path))
     if source in data_sets:
         _show_images(console, load(source), json_path)
         return
@@ -78,8 +76,6 @@ def data(
 def _store(path: Path, found: DataSet, opened: Opened | None = None) -> None:
     from dataclasses import asdict
 
-    from qll.files import write_json
-
     said: dict[str, Any] = {
         "name": found.name,
         "task": found.task,
@@ -94,7 +90,7 @@ def _store(path: Path, found: DataSet, opened: Opened | None = None) -> None:
             for f in found.schema.features
         ]
         said["targets"] = [asdict(t) for t in found.schema.targets]
-    write_json(path, said)
+    store(path, said)
 
 
 def _show_images(console: Console, found: DataSet, json_path: Path | None) -> None:

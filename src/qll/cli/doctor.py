@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from qll.cli.options import JsonFile, prints_json, store
+
 if TYPE_CHECKING:
     from qll.doctor import Finding
 
@@ -27,7 +29,7 @@ def doctor(
     self_test: Annotated[
         bool, typer.Option("--self-test/--no-self-test", help="Prove something small.")
     ] = True,
-    out: Annotated[Path | None, typer.Option("--json", help="Write the findings here.")] = None,
+    out: JsonFile = None,
 ) -> None:
     """Versions, machine, extras, data, compiled kernels, and a self-test of seconds (the first time
     about a minute of CPU, for compiling). An optional extra is installed by its name: pip install
@@ -46,16 +48,15 @@ def report(findings: Iterable[Finding], out: Path | None) -> None:
     """One line each as they come; exit code 1 if anything is wrong."""
     from dataclasses import asdict
 
-    from qll.files import write_json
-
     found = []
     for item in findings:
         found.append(item)
+        if prints_json(out):
+            continue
         typer.echo(f"{_MARKS[item.state]:<{_WIDTH}} {item.topic:<{_TOPIC}} {item.said}")
         if item.fix and item.state not in ("ok", "optional"):  # those are asked for by purpose
             typer.echo(f"{'':{_WIDTH + _TOPIC + 1}} Fix: {item.fix}")
-    if out is not None:
-        write_json(out, {"findings": [asdict(item) for item in found]})
+    store(out, {"findings": [asdict(item) for item in found]})
     if any(item.state == "wrong" for item in found):
         raise typer.Exit(EXIT_WRONG)
 

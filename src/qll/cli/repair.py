@@ -63,6 +63,7 @@ def repair(
     from qll.cycle.repair import Repair
     from qll.cycle.repair import repair as run
     from qll.data import load as load_data
+    from qll.kernels.announce import announced
     from qll.logics.base import choice
     from qll.networks import load as load_network
     from qll.properties import load_fitting
@@ -94,7 +95,8 @@ def repair(
     schema = None if loaded is None else loaded.schema
     fits = handle.output_size if schema is None else schema
     rule = load_fitting(prop, fits, **parse_settings(settings))
-    result, _ = run(rule, handle, config, out, data=loaded, on_round=tell)
+    with announced(lambda text: typer.echo(text, err=True)):
+        result, _ = run(rule, handle, config, out, data=loaded, on_round=tell)
     store(json_path, {"out": str(out), **result.model_dump(mode="json")})
     if prints_json(json_path):
         raise typer.Exit(0 if result.is_success else EXIT_NOT_MET)
