@@ -183,7 +183,7 @@ class PlainRecipe:
         here = torch.clamp(low + torch.rand_like(x) * (high - low), 0.0, 1.0)
         value, gradient = self.value_and_gradient(here, labels)
         best, best_value, best_gradient = here.clone(), value.clone(), gradient.clone()
-        step = torch.full((len(x), 1, 1, 1), 2 * self.epsilon)
+        step = torch.full((len(x), *(1,) * (x.dim() - 1)), 2 * self.epsilon)
         history = torch.zeros(max(self.steps, 1), len(x))
         before = here.clone()
         window = max(int(0.22 * self.steps), 1)
