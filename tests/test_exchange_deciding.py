@@ -286,6 +286,49 @@ def test_float32_numbers_that_follow_from_others(
     assert_answer(found.answer, expected)
 
 
+@pytest.mark.parametrize(
+    ("assertions", "expected"),
+    [
+        # 0.1 is the number next to it wherever its input is, under another name too.
+        ("(== X_0 0.1) (== X_1 0) (> Y_0 X_0)", "not sat"),
+        ("(== X_0 0.1) (== X_1 0) (== Y_0 X_0)", "sat"),
+        ("(== X_0 0.1) (<= X_1 0.10000000149011612) (> X_1 X_0)", "not sat"),
+        ("(== X_0 0.1) (== X_1 X_0) (>= X_1 0.1000000014)", "sat"),
+        ("(== X_0 0.1) (== X_1 X_0) (> Y_0 (* 2 X_1))", "not sat"),
+        ("(or (and (== X_0 0.1) (== X_1 0)) (== X_0 3)) (> Y_0 X_0)", "not sat"),
+    ],
+)
+def test_float32_numbers_that_decimals_stand_for(
+    assertions: str, expected: str, adder: Path
+) -> None:
+    document = parse(f"{HEAD1}{BOX1}(assert (and {assertions} (<= Y_0 5)))")
+    attached = attach(document, files_of(document, [str(adder)]), "float32")
+    found = decide(attached.document, attached.network, seconds=20, arithmetic="float32")
+    assert_answer(found.answer, expected)
+
+
+@pytest.mark.parametrize(
+    ("assertions", "expected"),
+    [
+        ("(>= X_0 -1e39) (<= X_0 1e39)", {None: "sat", "float32": "sat"}),
+        ("(== X_0 1e39)", {None: "sat", "float32": "unsat"}),
+        ("(>= X_0 3.5e38) (<= X_0 1e39)", {None: "sat", "float32": "unsat"}),
+        ("(>= X_0 -1e300) (<= X_0 1e300) (== X_1 (* 1e10 X_0))", {None: "sat"}),
+        ("(>= X_0 0) (<= (* 1e-300 X_0) 1e300) (<= X_0 1)", {None: "sat"}),
+    ],
+)
+def test_ends_beyond_the_floats(
+    assertions: str, expected: dict[str | None, str], adder: Path
+) -> None:
+    document = parse(
+        f"{HEAD1}(assert (and (>= X_1 -1) (<= X_1 1)))(assert (and {assertions} (>= Y_0 -1e38)))"
+    )
+    attached = attach(document, files_of(document, [str(adder)]))
+    for arithmetic, wanted in expected.items():
+        found = decide(attached.document, attached.network, seconds=20, arithmetic=arithmetic)
+        assert found.answer in (wanted, Answer.UNKNOWN)
+
+
 def test_an_equation_bounds_an_input(tmp_path: Path) -> None:
     path = layered(tmp_path / "absolute.onnx", *ABSOLUTE)
     box = "(assert (and (<= X_0 1) (>= X_0 0) (== (* 2 X_1) X_0) (>= Y_1 {})))"

@@ -90,6 +90,14 @@ def test_numbers_that_are_large_against_their_range_are_not_given_to_it() -> Non
         assert verdict.reason is Reason.UNSUPPORTED
 
 
+def test_what_is_left_of_numbers_that_cancel_is_no_range() -> None:
+    """Inputs that are fixed: the output is 1, and every sum in float64 says 0."""
+    network = chain(([[1.0, 1.0]], [-1e16]))
+    fixed = np.array([1e16, 1.0])
+    verdict = ask(Query(network, fixed, fixed, affine([(("y", 0), 1.0)], -0.5)))
+    assert verdict.status is not Status.VERIFIED
+
+
 def test_no_time_is_no_answer() -> None:
     assert ask(a_pair(0, 1.9), seconds=0.01).reason in (Reason.TIME, Reason.BACKEND)
 

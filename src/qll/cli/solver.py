@@ -104,7 +104,7 @@ def solve(
 
         document = read(query)
         numbers = arithmetic_of(document, arithmetic)
-        attached = attach(document, files_of(document, network or []))
+        attached = attach(document, files_of(document, network or []), numbers)
         left = timeout - (time.monotonic() - began)
         decision = decide(
             attached.document,

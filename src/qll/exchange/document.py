@@ -159,6 +159,17 @@ class Bounds:
             self.strict.add((side, index))
         getattr(self, side)[index] = near
 
+    def copy(self) -> Bounds:
+        return Bounds(self.lower[:], self.upper[:], dict(self.other), set(self.strict))
+
+    def fix(self, index: int, value: Fraction) -> None:
+        """At this value, whatever the bounds were."""
+        for side, ends in (("lower", self.lower), ("upper", self.upper)):
+            self.other.pop((side, index), None)
+            self.strict.discard((side, index))
+            ends[index] = math.nan
+            self.tighten(side, index, value)
+
     def take(self, part: Assertion) -> bool:
         """A comparison of one input with a number is a bound; False: it is something else."""
         if not isinstance(part, Atom) or len(part.terms) != 1 or part.terms[0][0][0] != "x":

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from qll.errors import InputError, NetworkError
 from qll.exchange.document import Declaration, Document, Tensor
+from qll.exchange.rounding import FIXED_NOTE, with_float32
 from qll.exchange.structure import Structures
 from qll.exchange.tied import Tied, reduced, tied
 from qll.formula.hard import nearest
@@ -65,6 +66,8 @@ def files_of(document: Document, given: Sequence[str]) -> dict[str, Path]:
     found: dict[str, Path] = {}
     for option in given:
         name, sign, path = option.partition("=")
+        if sign and Path(option).is_file():  # a file whose name has a sign, without a name
+            name, sign, path = "", "", option
         if document.version[0] == 1 or not sign:  # one network, which needs no name
             name, path = (wanted[0], path if sign else option)
             if len(wanted) > 1:
@@ -97,12 +100,21 @@ def _not_these(wanted: list[str], given: Sequence[str]) -> InputError:
     )
 
 
-def attach(document: Document, files: Mapping[str, Path]) -> Attached:
+def attach(
+    document: Document, files: Mapping[str, Path], arithmetic: str | None = None
+) -> Attached:
+    """The query with its networks as one. In the ``arithmetic`` float32 a fixed decimal stands for
+    a float32 number wherever its input is, under another name too."""
     models = [_Model.of(n, files[n.equal_to or n.name], document.source) for n in document.networks]
     _require_isomorphic(models)
     ties = tied(document)
+    given = document
+    if ties is not None and arithmetic == "float32":
+        document = with_float32(document)
     first = document.networks[0]
     notes = () if document.version[0] == 1 else tuple(n for m in models for n in m.notes)
+    if document is not given:
+        notes = (*notes, FIXED_NOTE)
     if len(models) == 1 and len(first.tensors) == 2 and ties is None:
         return Attached(document, models[0].alone(), notes=notes)
     return replace(_joined(document, models, ties), notes=notes)

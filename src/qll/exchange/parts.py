@@ -14,12 +14,11 @@ from numpy.typing import NDArray
 
 from qll.exchange.cases import Case, cases, propagated, substitute, unbounded
 from qll.exchange.document import All, Assertion, Atom, Document, Some, atoms, hard_form
-from qll.exchange.rounding import Boxes, has_gap, inexact_inputs
+from qll.exchange.rounding import FIXED_NOTE, Boxes, at_float32, has_gap, inexact_inputs
 from qll.formula.hard import Affine, HardForm, negated
 from qll.formula.normal import Ties
 
 Array = NDArray[np.float64]
-FIXED_NOTE = "inputs fixed at decimals that no float32 has were taken as the nearest one"
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,7 +34,8 @@ class Part:
     constraints: tuple[Affine, ...]
     tie_violates: bool
     closed: bool
-    known: dict[int, Fraction]  # inputs whose value no float has: the box has the nearest one
+    # Inputs whose value no float has: the box has the nearest one. In float32 it is the value.
+    known: dict[int, Fraction]
     left: tuple[int, ...]
     image: tuple[Affine, ...] | None = None
 
@@ -61,8 +61,6 @@ def parts(
             continue
         if known and arithmetic == "float32":  # where it is a number of that type that is meant
             notes[FIXED_NOTE] = None
-            for index, value in known.items():
-                lower[index] = upper[index] = float(np.float32(float(value)))
         found = Part(
             case,
             lower,
@@ -85,10 +83,12 @@ def _with_known(
 ) -> tuple[Case | None, Assertion, dict[int, Fraction]]:
     """The case with fixed inputs that no float of the type has replaced by their values, and with
     the bounds that constraints imply, which may fix others; None if no point is left."""
-    known = inexact_inputs(case, kind)
-    if kind is np.float32 and known:
-        # These stand for the nearest numbers, of which constraints say nothing exact.
-        return _replaced(case, known), substitute(case.condition, known), known
+    if kind is np.float32:
+        single, known = at_float32(case)
+        if single is None:
+            return None, case.condition, {}
+        if known:
+            return _replaced(single, known), substitute(case.condition, known), known
     found = propagated(case)
     known = {}
     while found is not None and (more := inexact_inputs(found, kind)).keys() - known.keys():

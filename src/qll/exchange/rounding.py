@@ -5,21 +5,35 @@ from __future__ import annotations
 import math
 from array import array
 from collections.abc import Collection
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
 from numpy.typing import NDArray
 
 from qll.exchange.cases import Case, Side
+from qll.exchange.document import Document
 
 Array = NDArray[np.float64]
+FIXED_NOTE = "inputs fixed at decimals that no float32 has were taken as the nearest one"
 # Multiples of 2^-10 below this are their own shortest decimals, so nothing has to be compared.
 _PLAIN = 1e5
 
 
+def nearest(value: Fraction, dtype: type[np.floating]) -> float:
+    """The float of the type that is nearest to it; infinite where it is beyond them all."""
+    try:
+        with np.errstate(over="ignore"):
+            return float(dtype(float(value)))
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
+
+
 def outward(value: Fraction, side: str) -> float:
     """The nearest float, or the next one if that lies within: no point is lost."""
-    near = float(value)
+    near = nearest(value, np.float64)
+    if math.isinf(near):
+        return near if (near > 0) == (side == "upper") else math.nextafter(near, 0.0)
     exact = Fraction(near)
     if side == "lower":
         return near if exact <= value else math.nextafter(near, -math.inf)
@@ -29,7 +43,8 @@ def outward(value: Fraction, side: str) -> float:
 def inward(side: str, end: Side, dtype: type[np.floating]) -> float:
     """The first float of the type that lies within, or beyond the end if the end is open."""
     towards = np.inf if side == "lower" else -np.inf
-    near = dtype(float(end.value))
+    most = Fraction(float(np.finfo(dtype).max))
+    near = dtype(float(min(max(end.value, -most), most)))
     while not _within(side, end, Fraction(float(near))):
         near = np.nextafter(near, dtype(towards), dtype=dtype)
         if not np.isfinite(near):
@@ -63,14 +78,14 @@ class Boxes:
         for index in {index for index, _ in case.sides}:
             value = case.fixed(index)
             if value is not None:
-                lower[index] = upper[index] = float(value)
+                lower[index] = upper[index] = nearest(value, np.float64)
         return lower, upper
 
     def _fix(self, case: Case, indices: object) -> None:
         for index in indices:  # type: ignore[attr-defined]
             value = case.fixed(index)
             if value is not None:
-                self.lower[index] = self.upper[index] = float(value)
+                self.lower[index] = self.upper[index] = nearest(value, np.float64)
 
 
 def _outward(values: array[float], side: str) -> Array:
@@ -86,9 +101,35 @@ def inexact_inputs(case: Case, dtype: type[np.floating] = np.float64) -> dict[in
     """Fixed inputs whose value no float of the type has."""
     narrow = set(case.document.bounds.narrow()) | {index for index, _ in case.sides}
     found = {index: case.fixed(index) for index in narrow}
-    return {
-        k: v for k, v in found.items() if v is not None and Fraction(float(dtype(float(v)))) != v
-    }
+    return {k: v for k, v in found.items() if v is not None and not _has(v, dtype)}
+
+
+def _has(value: Fraction, dtype: type[np.floating]) -> bool:
+    near = nearest(value, dtype)
+    return math.isfinite(near) and Fraction(near) == value
+
+
+def at_float32(case: Case) -> tuple[Case | None, dict[int, Fraction]]:
+    """The case with the float32 numbers that its fixed decimals stand for, in all that it says, and
+    these numbers; None where float32 has none so large."""
+    values = {k: nearest(v, np.float32) for k, v in inexact_inputs(case, np.float32).items()}
+    if not all(map(math.isfinite, values.values())):
+        return None, {}
+    known = {k: Fraction(v) for k, v in values.items()}
+    sides = {(k, side): Side(v) for k, v in known.items() for side in ("lower", "upper")}
+    return replace(case, sides={**case.sides, **sides}), known
+
+
+def with_float32(document: Document) -> Document:
+    """The document with the float32 numbers that its fixed inputs stand for; itself if they are
+    such numbers."""
+    case, known = at_float32(Case(document))
+    if case is None or not known:
+        return document
+    bounds = document.bounds.copy()
+    for index, value in known.items():
+        bounds.fix(index, value)
+    return replace(document, bounds=bounds)
 
 
 def within(case: Case, point: Array, dtype: type[np.floating]) -> Array:

@@ -214,6 +214,9 @@ class _Model:
         query, condition = self.query, self.query.search
         last = query.form.layers[-1]
         maps, shift = self._affine(last.terms, last.bias)
+        reach = np.abs(last.bias)
+        for source, weight in last.terms:
+            reach = reach + abs(weight) @ np.abs(self.origin[source])
         rows = list(self.rows)
         extra = 1 if best else 0
         for leaf in obligation.leaves:
@@ -222,7 +225,11 @@ class _Model:
             if condition.inputs is not None:
                 row[: self.first[1]] += condition.inputs[leaf] * self.unit[0]
                 constant += float(condition.inputs[leaf] @ self.origin[0])
-            width = max(float(np.abs(row).sum()), abs(constant), 1e-300)
+            # What is left of numbers that cancel is rounding, not a range of its own.
+            parts = float(np.abs(condition.outputs[leaf]) @ reach + abs(condition.constant[leaf]))
+            if condition.inputs is not None:
+                parts += float(np.abs(condition.inputs[leaf]) @ np.abs(self.origin[0]))
+            width = max(float(np.abs(row).sum()), abs(constant), parts / MOST_SIZE, 1e-300)
             rows.append((row / width, -constant / width - ROOM, np.inf))
         body = sparse.csr_matrix(np.array([row for row, _, _ in rows]))
         if best:
