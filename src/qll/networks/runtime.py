@@ -76,10 +76,9 @@ class OnnxRuntime:
             mean, std = self._normalisation
             flat = (flat - mean) / std
         step = CHUNK if self._open_batch else 1
-        parts = [
-            self._run(flat[start : start + step].astype(self._dtype))
-            for start in range(0, flat.shape[0], step)
-        ]
+        with np.errstate(over="ignore"):  # beyond float32: infinite, as it is for the network
+            rows = flat.astype(self._dtype)
+        parts = [self._run(rows[start : start + step]) for start in range(0, flat.shape[0], step)]
         return np.concatenate(parts) if parts else np.zeros((0, 0))
 
     def _run(self, rows: Any) -> Array:
