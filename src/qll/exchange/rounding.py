@@ -46,7 +46,8 @@ def inward(side: str, end: Side, dtype: type[np.floating]) -> float:
     most = Fraction(float(np.finfo(dtype).max))
     near = dtype(float(min(max(end.value, -most), most)))
     while not _within(side, end, Fraction(float(near))):
-        near = np.nextafter(near, dtype(towards), dtype=dtype)
+        with np.errstate(over="ignore"):
+            near = np.nextafter(near, dtype(towards), dtype=dtype)
         if not np.isfinite(near):
             break
     return float(near)
