@@ -59,11 +59,12 @@ def ask(name: str, **options: Any) -> Verdict:
 @pytest.mark.parametrize("seconds", [2.0, pytest.param(5.0, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", NETWORKS)
 def test_the_timeout_holds_for_all_of_a_query(name: str, seconds: float) -> None:
-    from qll.bounds.lanes import load_kernels
-    from qll.verify.boxes import _load_kernels as load_boxes
+    from qll.bounds import lanes, sparse_graph
+    from qll.verify import boxes
 
-    load_kernels()
-    load_boxes()
+    lanes.load_kernels()
+    sparse_graph.load_kernels()
+    boxes._load_kernels()
     start = time.process_time()
     verdict = ask(name, timeout=seconds)
     spent = time.process_time() - start
