@@ -164,3 +164,12 @@ def test_witnesses_belong_to_their_rule() -> None:
     )
     assert term is not None and len(term.losses) == 2 and (term.losses > 0).all()
     assert not term.satisfied.any()
+
+
+def test_an_onnx_network_is_attacked_in_its_own_precision() -> None:
+    model = nn.Sequential(nn.Linear(2, 4), nn.ReLU(), nn.Linear(4, 1)).double().eval()
+    rule = "forall x in box(0, 1): (x[0] >= 0.8 -> y[0] <= -9) and (x[1] <= 0.1 -> y[0] <= 9)"
+    prop = qll.parse(rule, outputs=1)
+    hit = qll.attack(prop, model, torch.full((3, 2), 0.5, dtype=torch.float64))
+    assert hit.margins.dtype is torch.float64 and bool(hit.falsified.all())
+    assert bool((hit.points["x"][:, 0] >= 0.8).all())

@@ -158,3 +158,30 @@ def test_empty_and_unbounded_regions_are_refused() -> None:
             region(text, x0)
     with pytest.raises(InputError):
         region("forall x in ball(x0, 0.1): y[0] >= 0", x0 * float("nan"))
+
+
+@pytest.mark.parametrize(
+    ("region", "rule", "broken"),
+    [
+        ("box(0, 10) and x[0] in {1, 4}", "y[0] <= 1.5 or y[0] >= 3.5", False),
+        ("box(0, 10) and x[0] in {1, 2.5, 4}", "y[0] <= 1.5 or y[0] >= 2.25", False),
+        ("box(0, 10) and x[0] <= 2 and x[0] in {1, 2.5, 4}", "y[0] <= 1.5", False),
+        ("box(0, 10) and x[0] in {1, 2.5, 4}", "y[0] <= 3", True),
+        ("box(0, 10) and x[0] in {1, 2.5, 4}, x2 in box(0, 10) and x2[0] in {0, 3}",
+         "y2[0] - y[0] <= 1", True),
+        ("box(0, 10) and x[0] in {1, 2.5, 4}, x2 in box(0, 10) and x2[0] in {0, 3}",
+         "y2[0] - y[0] <= 2", False),
+    ],
+)  # fmt: skip
+def test_inputs_that_have_a_few_values(region: str, rule: str, broken: bool) -> None:
+    """Attacked, sampled and judged at these values, as the verifier decides it."""
+    network = torch.nn.Sequential(torch.nn.Linear(1, 1), torch.nn.ReLU())
+    with torch.no_grad():
+        network[0].weight.fill_(1.0)
+        network[0].bias.fill_(0.0)
+    prop = qll.parse(f"forall x in {region}: {rule}", outputs=1)
+    hit = qll.attack(prop, network, torch.full((8, 1), 5.0))
+    assert bool(hit.inside.all())
+    assert bool(hit.falsified.any()) == broken
+    (verdict,) = qll.verify(prop, network, torch.full((1, 1), 5.0))
+    assert (verdict.status == "falsified") == broken

@@ -158,8 +158,8 @@ def worst_of(found: Sequence[AttackResult], said: Sequence[Tensor]) -> AttackRes
         [torch.where(own, r.margins, torch.inf) for r, own in zip(found, said, strict=True)]
     )
     outside = torch.stack([~r.inside for r in found])
-    rank = margins + torch.where(outside, torch.finfo(margins.dtype).max, 0.0)
-    best = rank.argmin(0)
+    beyond = torch.full_like(margins, torch.finfo(margins.dtype).max)
+    best = torch.where(outside, margins + beyond, margins).argmin(0)
 
     def chosen(parts: Sequence[Tensor]) -> Tensor:
         return torch.stack(tuple(parts))[best, torch.arange(len(best), device=best.device)]

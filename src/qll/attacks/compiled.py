@@ -83,7 +83,8 @@ def compile_search(problem: AttackBatch) -> Search | str:
 
 def _refusal(problem: AttackBatch) -> str | None:
     region = problem.region
-    plain = not (region.constraints or region.groups or region.is_image or region.norms)
+    shaped = region.constraints or region.groups or region.allowed
+    plain = not (shaped or region.is_image or region.norms)
     if region.relates_two_points or not plain:
         return "a region that is not a box"
     if problem.prop.sources - {"y", "y0"}:

@@ -59,6 +59,8 @@ class Region:
     frame: Frame | None = None  # x is the image of a few parameters; the box is around it
     frame2: Frame | None = None
     norms: tuple[Norm, ...] = ()  # balls in other norms than that of the largest entry
+    # Entries that have one of these values, rising, and no other.
+    allowed: tuple[tuple[Slot, tuple[float, ...]], ...] = ()
 
     @classmethod
     def of(cls, prop: Property, x0: Tensor) -> Region:
@@ -94,7 +96,8 @@ class Region:
         if not rest:
             lower, upper = sides.lower["x"], sides.upper["x"]
             return cls(x0, lower, upper, constraints[0], integers=whole[0], folded=sides.folded,
-                       groups=tuple(parts.groups), frame=frames[0], norms=norms)  # fmt: skip
+                       groups=tuple(parts.groups), frame=frames[0], norms=norms,
+                       allowed=tuple(parts.values))  # fmt: skip
         sides.tie(constraints[1])
         if radius2 is not None:
             least, most = sides.lower["x"] - radius2, sides.upper["x"] + radius2
@@ -105,6 +108,7 @@ class Region:
             x0, sides.lower["x"], sides.upper["x"], constraints[0],
             sides.lower["x2"], sides.upper["x2"], radius2, constraints[1],
             whole[0], whole[1], sides.folded, tuple(parts.groups), frames[0], frames[1], norms,
+            tuple(parts.values),
         )  # fmt: skip
 
     @property
@@ -161,6 +165,10 @@ class Region:
             if group[0][0] in points:
                 total = points[group[0][0]].flatten(1)[:, [k for _, k in group]].sum(1)
                 inside &= (total - 1).abs() <= tolerance
+        for (name, k), values in self.allowed:
+            if name in points:
+                own = points[name].flatten(1)[:, k : k + 1]
+                inside &= ((own - own.new_tensor(values)).abs() <= tolerance).any(1)
         for norm in self.norms:
             inside &= norm.contains(points[norm.point], self.x0, tolerance)
         for constraint in self.constraints:
@@ -185,7 +193,7 @@ class Region:
             take(self.lower2), take(self.upper2), self.radius2, self.constraints2,
             self.integers, self.integers2, self.folded, self.groups,
             None if self.frame is None else self.frame[rows],
-            None if self.frame2 is None else self.frame2[rows], self.norms,
+            None if self.frame2 is None else self.frame2[rows], self.norms, self.allowed,
         )  # fmt: skip
 
     def _holds_images(self, points: Mapping[str, Tensor], tolerance: float) -> Tensor:
@@ -227,6 +235,7 @@ class Region:
             points["x"],
             self._hot("x"),
         )
+        points["x"] = self._chosen("x", points["x"], self.lower, self.upper)
         if self.lower2 is not None and self.upper2 is not None:
             low, high = self.lower2, self.upper2
             if self.radius2 is not None:
@@ -237,6 +246,7 @@ class Region:
                 points["x2"],
                 self._hot("x2"),
             )
+            points["x2"] = self._chosen("x2", points["x2"], low, high)
             if self.radius2 is not None:
                 points["x2"] = _drawn_in(points["x2"], points["x"], self.radius2)
             ties = self._tied
@@ -245,6 +255,19 @@ class Region:
                 flat[:, ties] = points["x"].flatten(1)[:, ties]
                 points["x2"] = flat.reshape(points["x2"].shape)
         return points
+
+    def _chosen(self, point: str, x: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
+        """With the nearest of its values, within the box, where an entry has only some."""
+        own = [(k, values) for (name, k), values in self.allowed if name == point]
+        if not own:
+            return x
+        flat, low, high = x.flatten(1).clone(), lower.flatten(1), upper.flatten(1)
+        for k, values in own:
+            known, at = flat.new_tensor(values), slice(k, k + 1)
+            away = (flat[:, at] - known).abs()
+            away = away.masked_fill((known < low[:, at]) | (known > high[:, at]), torch.inf)
+            flat[:, k] = known[away.argmin(1)]
+        return flat.reshape(x.shape)
 
     def value(self, constraint: Affine, points: Mapping[str, Tensor]) -> Tensor:
         flat = {"x0": self.x0.flatten(1), **{name: t.flatten(1) for name, t in points.items()}}
