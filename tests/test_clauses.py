@@ -18,6 +18,7 @@ from qll.training.config import resolve
 from qll.training.feedback import Feedback
 from qll.training.loop import Trainer, load_configured
 from qll.training.progress import Silent
+from qll.verify.verdict import Evidence
 
 CORNERS = """
 define low = x[0] <= 0.01 and x[1] <= 0.01
@@ -173,3 +174,18 @@ def test_an_onnx_network_is_attacked_in_its_own_precision() -> None:
     hit = qll.attack(prop, model, torch.full((3, 2), 0.5, dtype=torch.float64))
     assert hit.margins.dtype is torch.float64 and bool(hit.falsified.all())
     assert bool((hit.points["x"][:, 0] >= 0.8).all())
+
+
+@pytest.mark.parametrize("whole", ["", " and integer(x)"])
+def test_a_clause_whose_premise_nothing_meets_is_certified(whole: str) -> None:
+    """No constraint alone says so, but they do together."""
+    model = nn.Sequential(nn.Linear(2, 1), nn.ReLU(), nn.Linear(1, 1))
+    with torch.no_grad():
+        for parameter, value in zip(model.parameters(), (1.0, 0.5, 1.0, 0.0), strict=True):
+            parameter.fill_(value)
+    region = f"box(0, 1){whole} and x[0] + x[1] <= 1 and x[0] <= x[1]"
+    rule = f"forall x in {region}: (y[0] <= {{}}) and (x[0] >= 0.75 -> y[0] <= 3)"
+    for most, expected in ((5, "verified"), (1.2, "falsified")):
+        prop = qll.parse(rule.format(most), outputs=1)
+        (verdict,) = qll.verify(prop, model.eval(), torch.zeros(1, 2), certified=True)
+        assert verdict.status == expected and verdict.evidence is Evidence.CHECKED

@@ -165,10 +165,10 @@ class Region:
             if group[0][0] in points:
                 total = points[group[0][0]].flatten(1)[:, [k for _, k in group]].sum(1)
                 inside &= (total - 1).abs() <= tolerance
-        for (name, k), values in self.allowed:
+        for (name, k), known in self.allowed:
             if name in points:
                 own = points[name].flatten(1)[:, k : k + 1]
-                inside &= ((own - own.new_tensor(values)).abs() <= tolerance).any(1)
+                inside &= ((own - own.new_tensor(known)).abs() <= tolerance).any(1)
         for norm in self.norms:
             inside &= norm.contains(points[norm.point], self.x0, tolerance)
         for constraint in self.constraints:

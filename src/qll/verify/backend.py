@@ -59,7 +59,8 @@ class Backend(ABC):
         asked = [query.cases for query in queries]
         most = max(map(len, asked), default=1)
         share = replace(budget, seconds=budget.seconds / max(most, 1))
-        flat = iter(self._each([case for cases in asked for case in cases], share))
+        skipped = [skip for cases in asked for skip in _skipped(cases)]
+        flat = iter(self._each([case for cases in asked for case in cases], skipped, share))
         found = []
         for cases in asked:
             parts = [next(flat) for _ in cases]
@@ -77,19 +78,24 @@ class Backend(ABC):
             found.update(zip(own, self.run([queries[k] for k in own], budget), strict=True))
         return (found[k] for k in range(len(queries)))
 
-    def _each(self, queries: Sequence[Query], budget: Budget) -> list[Verdict]:
-        accepted = [q for q in queries if not q.vacuous and self.refuses(q) is None]
+    def _each(
+        self, queries: Sequence[Query], skipped: Sequence[bool], budget: Budget
+    ) -> list[Verdict]:
+        asked = [q for q, skip in zip(queries, skipped, strict=True) if not skip]
+        accepted = [q for q in asked if self.refuses(q) is None]
         memory = default_memory() if budget.memory is None else budget.memory
         with limited(memory=memory):
             answers = iter(self._run(accepted, budget))
         verdicts = []
-        for query in queries:
-            if query.vacuous:
+        for query, skip in zip(queries, skipped, strict=True):
+            if skip:
                 verdicts.append(_vacuous(self.name))
                 continue
             reason = self.refuses(query)
             if reason is None:
-                verdicts.append(_rejudge(query, next(answers)))
+                verdict = _rejudge(query, next(answers))
+                is_open = verdict.status is Status.UNKNOWN and query.vacuous
+                verdicts.append(_vacuous(self.name) if is_open else verdict)
             else:
                 verdicts.append(
                     Verdict(
@@ -101,6 +107,14 @@ class Backend(ABC):
                     )
                 )
         return verdicts
+
+
+def _skipped(cases: Sequence[Query]) -> list[bool]:
+    """Which cases nothing is asked about. One of several that is empty for more than one reason
+    is proved like the others, as the checker wants it."""
+    if all(case.vacuous for case in cases):
+        return [True] * len(cases)
+    return [case.vacuous if len(cases) == 1 else case.plainly_vacuous for case in cases]
 
 
 def _vacuous(name: str) -> Verdict:

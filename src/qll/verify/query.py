@@ -261,12 +261,19 @@ class Query:
     def vacuous(self) -> bool:
         """Nothing of the region can violate the condition, whatever the network computes: the data
         point's labels or coordinates make the premise false, or the region is empty. Exact."""
+        if self.plainly_vacuous:
+            return True
+        several = len(self._folded.constraints) > 1  # one alone was just looked at
+        return several and self.member.empty
+
+    @cached_property
+    def plainly_vacuous(self) -> bool:
+        """So that every constraint and every comparison alone shows it: the checker looks no
+        further, and asks for a proof of any other case."""
         if self._folded.is_empty:
             return True
         kept = self._folded.constraints
         if any(self._least(constraint) > 0 for constraint in kept):
-            return True
-        if len(kept) > 1 and self.member.empty:  # one alone was just looked at
             return True
         known: dict[int, bool] = {}
         for leaf, form in enumerate(self.reduced.exact):
