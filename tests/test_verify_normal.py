@@ -179,3 +179,25 @@ def test_differences_of_a_network_of_zeros() -> None:
     text = f"forall x in box(0, 1), x2 in box(0, 1) and {same} and x2[0] >= x[0]: y2[0] >= y[0]"
     (verdict,) = qll.verify(qll.parse(text, outputs=1), network, certified=True)
     assert verdict.status == "verified" and verdict.evidence is Evidence.CHECKED
+
+
+@pytest.mark.parametrize(
+    "region",
+    [
+        "box(0, 1) and integer(x) and x[1] == 0 and x[0] >= x[1]",
+        "box(0, 1) and x[1] == 0 and x[0] <= x[1]",
+        "box(0, 1) and x[1] <= 0 and x[0] <= x[1]",
+        "box(0, 1) and x[1] == 0.1 and x[0] <= x[1]",
+    ],
+)
+def test_a_fixed_input_beside_a_constraint_that_is_tight(region: str) -> None:
+    """y = 1 - x[0], violated by far at a corner in which the constraint is a tie."""
+    model = nn.Sequential(nn.Linear(2, 1), nn.ReLU(), nn.Linear(1, 1)).eval()
+    with torch.no_grad():
+        model[0].weight.copy_(torch.tensor([[-1.0, 0.0]]))
+        model[0].bias.fill_(1.0)
+        model[2].weight.fill_(1.0)
+        model[2].bias.zero_()
+    prop = qll.parse(f"forall x in {region}: y[0] <= 0.75", outputs=1)
+    (verdict,) = qll.verify(prop, model, torch.zeros(1, 2), timeout=5)
+    assert verdict.status == "falsified"

@@ -227,12 +227,14 @@ class Query:
     def is_near(self, value: float) -> bool:
         """Whether a point with this value of `hunted` is worth a judgement: in float32 some that
         no real number shows to be violations are."""
-        if self.equations:  # points are moved onto them, and settled by `settled`
-            return self.hunted.is_violated(value)
         if not self.in_float32:
             # On a constraint a point is in the region, though no function of it is positive there.
             tie = bool(self._folded.constraints) and value >= -TIE
-            return tie or self.search.is_violated(value)
+            # Points are moved onto equations, and settled by `settled`.
+            wanted = self.hunted if self.equations else self.search
+            return tie or wanted.is_violated(value)
+        if self.equations:
+            return self.hunted.is_violated(value)
         return self.search.is_violated(value + 2 * float(self.radii.max(initial=0.0)))
 
     @cached_property
@@ -327,9 +329,16 @@ class Query:
 
     @cached_property
     def equations(self) -> tuple[Affine, ...]:
-        """Constraints of which the opposite is one too."""
+        """Constraints of which the opposite is one too, unless the box says it: there a float is
+        all that an input can be."""
         said = set(self.constraints)
-        return tuple(c for c in self.constraints if negated(c) in said)
+        return tuple(c for c in self.constraints if negated(c) in said and not self._fixes(c))
+
+    def _fixes(self, constraint: Affine) -> bool:
+        if not is_axis(constraint):
+            return False
+        ((_, k), _) = constraint.terms[0]
+        return bool(self.lower[k] == self.upper[k])
 
     def settled(self, x: Array) -> tuple[Fraction, ...] | None:
         """A point of the region next to ``x``, where it has equations: floats may not solve them.
