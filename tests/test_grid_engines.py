@@ -97,6 +97,7 @@ def test_a_call_that_kills_its_worker_is_given_up_and_the_others_are_not() -> No
     assert dict(found) == {0: 0, 1: Lost(), 2: 2, 3: 3, 4: 4}
 
 
+@pytest.mark.slow
 def test_a_grid_on_two_processes(tmp_path: Path) -> None:
     out = tmp_path / "out"
     result = reproduce(write_grid(tmp_path), out, "--jobs", "2")
@@ -248,6 +249,7 @@ def test_a_grid_on_a_cluster_one_of_whose_workers_is_killed(
         assert output.count(f"qll5-{seed}: finished") == 1
 
 
+@pytest.mark.slow
 def test_verdicts_from_a_cluster_one_of_whose_workers_is_killed(
     cluster: Cluster, tmp_path: Path
 ) -> None:
