@@ -6,6 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+MOST_SHOWN = 4000  # characters of one part of a message
+
 
 class QllError(Exception):
     """Root of everything the library raises on bad input.
@@ -29,9 +31,8 @@ class QllError(Exception):
 
     def render(self) -> str:
         place = f"{self.where}: " if self.where else ""
-        return (
-            f"{place}{self.what}.\nExpected {self.expected}, found {self.found}.\nFix: {self.fix}."
-        )
+        what, expected, found, fix = map(_cut, (self.what, self.expected, self.found, self.fix))
+        return f"{place}{what}.\nExpected {expected}, found {found}.\nFix: {fix}."
 
     def at(self, where: str) -> QllError:
         """The same error with a place, for callers that know where and callees that know what."""
@@ -42,6 +43,11 @@ class QllError(Exception):
     def __reduce__(self) -> tuple[Callable[..., QllError], tuple[Any, ...]]:
         """Errors come back whole from other processes."""
         return _rebuild, (type(self), self.what, self.expected, self.found, self.fix, self.where)
+
+
+def _cut(text: str) -> str:
+    """What a file holds may be longer than anybody reads."""
+    return text if len(text) <= MOST_SHOWN else f"{text[: MOST_SHOWN // 2]}...{text[-200:]}"
 
 
 def _rebuild(
