@@ -296,6 +296,13 @@ def test_float32_numbers_that_follow_from_others(
         ("(== X_0 0.1) (== X_1 X_0) (>= X_1 0.1000000014)", "sat"),
         ("(== X_0 0.1) (== X_1 X_0) (> Y_0 (* 2 X_1))", "not sat"),
         ("(or (and (== X_0 0.1) (== X_1 0)) (== X_0 3)) (> Y_0 X_0)", "not sat"),
+        ("(== X_0 0.1) (== X_1 X_0) (or (== X_0 0.1) (== X_0 3))", "sat"),
+        ("(== X_0 0.1) (== X_1 X_0) (or (== X_0 0.2) (== X_0 3))", "unsat"),
+        # An interval without a point stands for no number.
+        ("(> X_0 0.1) (<= X_0 0.1)", "unsat"),
+        ("(> X_0 0.1) (<= X_0 0.1) (== X_1 X_0)", "unsat"),
+        ("(>= X_0 0.1) (< X_0 0.1) (== X_1 X_0)", "unsat"),
+        ("(== X_0 0.1) (< X_1 0.1) (== X_1 X_0)", "unsat"),
     ],
 )
 def test_float32_numbers_that_decimals_stand_for(

@@ -7,6 +7,7 @@ lead. ``pick`` is the label pattern of each sample, ``(batch,)``; None where the
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 
 import torch
@@ -75,9 +76,9 @@ class Reading:
         return torch.where(fixed, constant, result), fixed
 
 
-class _Node:
-    def __call__(self, z: Tensor, pick: Tensor | None) -> Tensor:
-        raise NotImplementedError  # pragma: no cover
+class _Node(ABC):
+    @abstractmethod
+    def __call__(self, z: Tensor, pick: Tensor | None) -> Tensor: ...
 
 
 def _compile(

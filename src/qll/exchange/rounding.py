@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
 from numpy.typing import NDArray
 
-from qll.exchange.cases import Case, Side
-from qll.exchange.document import Document
+from qll.exchange.cases import Case, Side, substitute
+from qll.exchange.document import All, Assertion, Atom, Document, Some
 
 Array = NDArray[np.float64]
 FIXED_NOTE = "inputs fixed at decimals that no float32 has were taken as the nearest one"
@@ -112,9 +112,9 @@ def _has(value: Fraction, dtype: type[np.floating]) -> bool:
 
 def at_float32(case: Case) -> tuple[Case | None, dict[int, Fraction]]:
     """The case with the float32 numbers that its fixed decimals stand for, in all that it says, and
-    these numbers; None where float32 has none so large."""
+    these numbers; None where float32 has none so large, or an open end leaves no point."""
     values = {k: nearest(v, np.float32) for k, v in inexact_inputs(case, np.float32).items()}
-    if not all(map(math.isfinite, values.values())):
+    if not all(map(math.isfinite, values.values())) or any(map(case.is_empty_at, values)):
         return None, {}
     known = {k: Fraction(v) for k, v in values.items()}
     sides = {(k, side): Side(v) for k, v in known.items() for side in ("lower", "upper")}
@@ -127,10 +127,22 @@ def with_float32(document: Document) -> Document:
     case, known = at_float32(Case(document))
     if case is None or not known:
         return document
-    bounds = document.bounds.copy()
+    bounds, decimals = document.bounds.copy(), inexact_inputs(Case(document), np.float32)
     for index, value in known.items():
         bounds.fix(index, value)
-    return replace(document, bounds=bounds)
+    assertions = tuple(_compared(part, decimals) for part in document.assertions)
+    return replace(document, bounds=bounds, assertions=assertions)
+
+
+def _compared(node: Assertion, decimals: Mapping[int, Fraction]) -> Assertion:
+    """With the truth of what compares a fixed input alone with a number: both are the file's."""
+    match node:
+        case Atom(terms):
+            return substitute(node, decimals) if len(terms) == 1 else node
+        case All(parts):
+            return All(tuple(_compared(part, decimals) for part in parts))
+        case Some(parts):
+            return Some(tuple(_compared(part, decimals) for part in parts))
 
 
 def within(case: Case, point: Array, dtype: type[np.floating]) -> Array:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -39,7 +40,7 @@ MOST_PROOF_BYTES = 1 << 29
 TIGHTEN_SHARE = {Start.INTERVAL: 0.5, Start.CROWN: 0.1}
 
 
-class Root:
+class Root(ABC):
     """The state of one proof, and its part before any split."""
 
     def __init__(
@@ -143,9 +144,9 @@ class Root:
         self.branch(nodes)
         return out
 
+    @abstractmethod
     def branch(self, nodes: list[Subproblem]) -> None:
         """Split ``nodes``, the obligations left open, until the outcome is known."""
-        raise NotImplementedError
 
     def node_of(self, obligation: int) -> Subproblem:
         leaves = list(self.known[obligation].leaves)
