@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
+
+from qll.exchange.document import Document
+from qll.exchange.files import parse
+from qll.exchange.models import attach, files_of
+from qll.verify.documents import Answer, Decision, decide
 
 HEAD1 = "(declare-const X_0 Real)\n(declare-const X_1 Real)\n(declare-const Y_0 Real)\n"
 BOX1 = "".join(f"(assert (>= X_{k} -1.0))\n(assert (<= X_{k} 1.0))\n" for k in range(2))
@@ -116,3 +122,37 @@ def layered(path: Path, *layers: tuple[Any, Any]) -> Path:
             value = f"r{k}"
     inputs, outputs = np.shape(layers[0][0])[1], np.shape(layers[-1][0])[0]
     return save(path, nodes, {"x": [1, inputs]}, {"y": [1, outputs]}, weights)
+
+
+MONOTONE = """(vnnlib-version <2.0>)
+(declare-network f (declare-input X real [1,2]) (declare-output Y real [1,1]))
+(declare-network g (equal-to f) (declare-input A real [1,2]) (declare-output B real [1,1]))
+(assert (and (<= X[0,0] 1) (>= X[0,0] 0) (<= X[0,1] 1) (>= X[0,1] 0)))
+(assert (and (<= A[0,0] 1) (>= A[0,0] 0)))
+(assert (== X[0,1] A[0,1]))
+(assert (>= A[0,0] X[0,0]))
+"""
+
+F = Fraction
+SUM = ([[1.0, 1.0]], [0.0])  # y = x0 + x1
+
+
+def answer(document: Document, *networks: str, seconds: float = 30) -> tuple[Decision, list[float]]:
+    attached = attach(document, files_of(document, networks))
+    decision = decide(attached.document, attached.network, seconds=seconds)
+    if decision.witness is None:
+        return decision, []
+    x = attached.all_inputs(decision.witness)
+    return decision, [*x.tolist(), *attached.outputs(decision.witness).tolist()]
+
+
+def ask(text: str, path: Path) -> Answer:
+    decision, values = answer(parse(text), str(path))
+    if decision.answer is Answer.SAT:
+        assert len(values) > 1
+    return decision.answer
+
+
+def assert_answer(found: Answer, expected: str) -> None:
+    assert f"not {found}" != expected
+    assert expected.startswith("not") or found == expected
