@@ -318,9 +318,13 @@ def test_a_damaged_line_of_the_metrics_costs_no_other_line(tmp_path: Path) -> No
     assert inspect(task).state is State.FINISHED
 
 
-def test_more_time_asks_again_what_stayed_open(finished: tuple[Path, Path], tmp_path: Path) -> None:
+def test_more_time_asks_again_what_stayed_open(
+    finished: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import shutil
     from dataclasses import replace
+
+    from qll.verify import clock
 
     grid, out = finished
     copy = tmp_path / "out"
@@ -335,7 +339,11 @@ def test_more_time_asks_again_what_stayed_open(finished: tuple[Path, Path], tmp_
     path.write_text(json.dumps(held))
     assert inspect(task).state is State.FINISHED
     assert inspect(longer).state is State.TRAINED
+    used: list[str] = []
+    monkeypatch.setattr(clock, "use", lambda name, use=clock.use: (used.append(name), use(name)))
     assert perform(longer).state is State.FINISHED
+    # Whatever else runs on the machine, a region has its time.
+    assert set(used[:-1]) == {"cpu"} and used[-1] == clock.chosen() == "wall"
     again = json.loads(path.read_text())
     assert again["timeout"] == longer.timeout and again["total"]["unknown"] == 0
 

@@ -66,6 +66,13 @@ def test_constraint_accuracy_is_the_share_of_the_region() -> None:
     assert constraint_accuracy(threshold(-2.0), prop, x, None) == Share(4000, 4000)
 
 
+def test_points_of_constraint_accuracy_are_drawn_before_the_valid_range_cuts_the_ball() -> None:
+    prop = qll.parse("forall x in ball(x0, 0.5) and range(0, 1): y[0] <= 0", outputs=1)
+    # Around 0 half of the ball is below the range and ends at 0; of the rest 0.2 / 0.5 is <= 0.2.
+    found = constraint_accuracy(threshold(-0.2), prop, torch.zeros(4000, 2), None, seed=1)
+    assert found.value == pytest.approx(0.5 + 0.5 * 0.4, abs=0.03)
+
+
 def test_constraint_security_is_what_no_attack_breaks() -> None:
     prop = qll.parse("forall x in ball(x0, 0.1): y[0] <= 0", outputs=1)
     x = torch.linspace(0, 1, 1500)[:, None].repeat(1, 2)

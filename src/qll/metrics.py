@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from qll.attacks.base import Attack
-from qll.attacks.problem import Engine, held_still, other_points, run_model
+from qll.attacks.problem import Engine, held_still, other_points, run_model, search_box
 from qll.errors import InputError
 from qll.logics.base import Logic
 from qll.prediction import correct_predictions
@@ -226,7 +226,8 @@ def constraint_accuracy(
     samples: int = 1,
     seed: int = 0,
 ) -> Share:
-    """CAcc: uniform points of the regions that satisfy the property, ``samples`` for each."""
+    """CAcc: points of the regions that satisfy the property, ``samples`` for each: uniform in the
+    ball, then moved into the valid range, so that half of the pixels that are 0 stay 0."""
     generator = torch.Generator(device=x.device).manual_seed(seed)
     good = vacuous = 0
     with held_still(model), torch.no_grad():
@@ -250,7 +251,8 @@ def _sampled_margins(
     labels: Tensor | None,
     generator: torch.Generator,
 ) -> Tensor:
-    points = Region.of(prop, x0).sample(generator)
+    region = Region.of(prop, x0)
+    points = region.sample(generator, search_box(prop, region, own=True).ends)
     y0 = run_model(model, x0) if "y0" in prop.sources else None
     others = other_points(model, prop, points, x0=x0, y0=y0)
     return prop.margin(run_model(model, points["x"]), labels=labels, **others)

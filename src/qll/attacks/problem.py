@@ -142,6 +142,10 @@ class SearchBox:
     step: float | None = None  # the width, where it is the same for all inputs
 
     @property
+    def ends(self) -> tuple[Tensor, Tensor]:
+        return self.lower, self.upper
+
+    @property
     def width(self) -> Tensor:
         if self.step is not None:
             return torch.full_like(self.lower, self.step)

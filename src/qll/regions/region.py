@@ -119,9 +119,14 @@ class Region:
     def is_image(self) -> bool:
         return self.frame is not None or self.frame2 is not None
 
-    def sample(self, generator: torch.Generator | None = None) -> dict[str, Tensor]:
-        """One point for each sample: uniform in the box, then projected onto the constraints."""
-        points = {"x": _uniform(self.lower, self.upper, generator)}
+    def sample(
+        self,
+        generator: torch.Generator | None = None,
+        box: tuple[Tensor, Tensor] | None = None,
+    ) -> dict[str, Tensor]:
+        """One point for each sample: uniform in the box, or in another ``box`` for ``x``, then
+        projected onto the region."""
+        points = {"x": _uniform(*(box or (self.lower, self.upper)), generator)}
         if self.lower2 is not None and self.upper2 is not None:
             points["x2"] = _uniform(self.lower2, self.upper2, generator)
         if self.is_image:

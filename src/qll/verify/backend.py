@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, final
 
 import numpy as np
@@ -22,16 +22,16 @@ BACKENDS: Registry[type[Backend]] = Registry("verifier backend", "qll.verify.bac
 
 @dataclass(frozen=True)
 class Budget:
-    """``seconds`` for each query, by the ``clock`` (``wall``, or ``cpu`` on a busy machine);
-    ``proofs`` keeps what certificates are made of; ``welcome``: but not at the cost of a verdict.
-    ``memory``: bytes that may be taken, by default
-    a share of those that are free."""
+    """``seconds`` for each query, by the ``clock`` (``wall``, or ``cpu`` on a busy machine;
+    by default the process's own); ``proofs`` keeps what certificates are made of; ``welcome``: but
+    not at the cost of a verdict. ``memory``: bytes that may be taken, by default a share of those
+    that are free."""
 
     seconds: float = 10.0
     seed: int = 0
     proofs: bool = False
     welcome: bool = False
-    clock: str = "wall"
+    clock: str = field(default_factory=clock.chosen)
     memory: float | None = None
 
 

@@ -21,6 +21,21 @@ def use(name: str) -> None:
     _chosen = name
 
 
+def chosen() -> str:
+    return _chosen
+
+
+@contextmanager
+def counting(name: str) -> Iterator[None]:
+    """By another clock for a while."""
+    before = chosen()
+    use(name)
+    try:
+        yield
+    finally:
+        use(before)
+
+
 def now() -> float:
     return _CLOCKS[_chosen]()
 
