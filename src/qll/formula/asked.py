@@ -79,9 +79,8 @@ def ask(
         return _ask_image(question, inputs, outputs, values)
     points = len(question.places)
     given = [_substituted(c, values) for c in question.constraints]
-    away = {point: _away(point, values["x0"]) for point in ("x", "x2")}
     balls = [
-        (kind, radius, away[point])
+        (kind, radius, _away(point, values["x0"]))
         for point, place in zip(("x", "x2"), question.places, strict=False)
         for kind, radius in place.norms
     ]

@@ -88,7 +88,8 @@ def pack(header: Header, arrays: dict[str, Any]) -> bytes:
     lengths = {name: values.size for name, values in raw.items()}
     head = json.dumps({**asdict(header), "arrays": lengths}, allow_nan=False).encode()
     parts = [len(head).to_bytes(4, "little"), head, *(a.tobytes() for a in raw.values())]
-    body = zlib.compress(b"".join(parts), 9)
+    # Level 9 takes ten times as long for files that are 2 % smaller.
+    body = zlib.compress(b"".join(parts), 6)
     return MAGIC + hashlib.sha256(body).digest() + body
 
 
