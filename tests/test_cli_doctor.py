@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 import qll.doctor
 from qll.cli.groups import GROUPS
-from qll.cli.main import build_app, quiet_first
+from qll.cli.main import build_app
 from qll.doctor import EXTRAS, OF_ALL, Finding, examine
 
 ROOT = Path(__file__).parents[1]
@@ -64,21 +64,3 @@ def test_every_command_stands_in_a_group_and_has_an_example() -> None:
     for name, command in commands.items():
         assert f"\n  {name} " in shown
         assert "Example: qll" in command.help or name in ("zoo", "supports"), name
-
-
-def test_json_alone_and_nothing_at_all() -> None:
-    """``--json -`` prints nothing else; ``--quiet`` prints nothing but errors."""
-    call = CliRunner().invoke
-    found = json.loads(call(build_app(), ["show", "--json", "-"]).output)
-    assert "not-both" in found
-    one = json.loads(call(build_app(), ["show", "not-both", "--json", "-"]).output)
-    assert one["parameters"] == {"epsilon": 4 / 255}
-    checked = json.loads(call(build_app(), ["check", "not-both", "--json", "-"]).output)
-    assert checked["findings"][0]["topic"] == "rule"
-    assert quiet_first(["verify", "a", "--quiet"]) == ["--quiet", "verify", "a"]
-    assert quiet_first(["audit", "a", "--quiet"]) == ["audit", "a", "--quiet"]
-    assert call(build_app(), ["--quiet", "show"]).output == ""
-    assert "No such option" in call(build_app(), ["--quiet", "show", "--nothing"]).output
-    unknown = call(build_app(), ["--quiet", "show", "nothing"])
-    assert unknown.exit_code and "unknown property" in str(unknown.exception)
-    assert "not-both" in call(build_app(), ["show"]).output  # speaks again

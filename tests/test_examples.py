@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,13 +14,11 @@ from typer.testing import CliRunner
 from qll.cli.main import build_app
 
 ROOT = Path(__file__).parent.parent
-SHARED = os.environ.get("QLL_SHARED")
-GERMAN = Path(SHARED or "") / "tabular" / "fairness" / "german"
+GERMAN = "tabular/fairness/german"  # in the shared folder
 RULE = str(ROOT / "examples" / "fair-credit" / "fair-sex.qll")
 
 
-@pytest.mark.skipif(not SHARED or not GERMAN.is_dir(), reason="needs QLL_SHARED")
-def test_fair_credit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fair_credit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shared: Path) -> None:
     monkeypatch.syspath_prepend(ROOT / "bench")
     import fair_credit
 
@@ -37,22 +34,22 @@ def test_fair_credit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert all(row["checked"] == row["partitions"]["verified"] for row in rows)
 
 
-@pytest.mark.skipif(not SHARED or not GERMAN.is_dir(), reason="needs QLL_SHARED")
-def test_fair_credit_from_the_command_line(tmp_path: Path) -> None:
+def test_fair_credit_from_the_command_line(tmp_path: Path, shared: Path) -> None:
     def run(*words: str) -> Any:
         return CliRunner().invoke(build_app(), list(words))
 
-    found = run("verify", RULE, "--network", str(GERMAN / "GC3.onnx"))
+    found = run("verify", RULE, "--network", str(shared / GERMAN / "GC3.onnx"))
     assert found.exit_code == 10 and "sex = " in found.output and "  and  " in found.output
-    network = ("--network", str(GERMAN / "GC4.onnx"))
+    network = ("--network", str(shared / GERMAN / "GC4.onnx"))
     part = ("--set", "least=300", "--set", "most=399", "--certificate", str(tmp_path))
     assert run("verify", RULE, *network, *part).exit_code == 0
     checked = run("audit", str(tmp_path))
     assert checked.exit_code == 0 and "1 of 1 confirmed" in checked.output
 
 
-@pytest.mark.skipif(not SHARED or not GERMAN.is_dir(), reason="needs QLL_SHARED")
-def test_fair_credit_by_construction(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fair_credit_by_construction(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shared: Path
+) -> None:
     """Trained on the table that german.py writes, in few epochs, and proved on the whole domain."""
     monkeypatch.syspath_prepend(ROOT / "examples" / "fair-credit")
     import german
@@ -70,11 +67,9 @@ def test_fair_credit_by_construction(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 ALSOMITRA = ROOT / "examples" / "alsomitra"
-SEEDS = Path(SHARED or "") / "tabular" / "regression" / "alsomitra"
 
 
-@pytest.mark.skipif(not SHARED or not SEEDS.is_dir(), reason="needs QLL_SHARED")
-def test_alsomitra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_alsomitra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shared: Path) -> None:
     """The README's commands, with a small network and few epochs, for two properties at once."""
     monkeypatch.syspath_prepend(ALSOMITRA)
     import table
@@ -109,14 +104,12 @@ def test_alsomitra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 MONOTONE = ROOT / "examples" / "monotone"
-CARS = Path(SHARED or "") / "tabular" / "monotone"
 
 
-@pytest.mark.skipif(not SHARED or not CARS.is_dir(), reason="needs QLL_SHARED")
 @pytest.mark.parametrize(
     ("rule", "table"), [("larger.qll", "cars.toml"), ("risk.qll", "heart.toml")]
 )
-def test_monotone(tmp_path: Path, rule: str, table: str) -> None:
+def test_monotone(tmp_path: Path, rule: str, table: str, shared: Path) -> None:
     """The README's commands, with a small network and few epochs: proved all the same."""
     words = [str(MONOTONE / rule), "--data", str(MONOTONE / table)]
 
@@ -134,12 +127,11 @@ def test_monotone(tmp_path: Path, rule: str, table: str) -> None:
 
 
 CONTROLLERS = ROOT / "examples" / "controllers"
-WIND = Path(SHARED or "") / "tabular" / "controllers" / "wind" / "controller.onnx"
+WIND = "tabular/controllers/wind/controller.onnx"  # in the shared folder
 
 
-@pytest.mark.skipif(not SHARED or not WIND.is_file(), reason="needs QLL_SHARED")
-def test_the_published_wind_controller() -> None:
-    words = ["verify", str(CONTROLLERS / "wind-published.qll"), "--network", str(WIND)]
+def test_the_published_wind_controller(shared: Path) -> None:
+    words = ["verify", str(CONTROLLERS / "wind-published.qll"), "--network", str(shared / WIND)]
     found = CliRunner().invoke(build_app(), words, catch_exceptions=False)
     assert found.exit_code == 0 and "1 of 1 proofs confirmed" in found.output, found.output
 
@@ -199,17 +191,18 @@ def test_hierarchy(tmp_path: Path) -> None:
     assert found.exit_code == 0 and "1 of 1 proofs confirmed" in found.output, found.output
 
 
-@pytest.mark.skipif(not SHARED or not GERMAN.is_dir(), reason="needs QLL_SHARED")
-def test_fair_credit_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fair_credit_in_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shared: Path
+) -> None:
     """A row for each part, all in one command."""
     monkeypatch.syspath_prepend(ROOT / "examples" / "fair-credit")
     import parts
 
-    task = json.loads((GERMAN / "task.json").read_text())
+    task = json.loads((shared / GERMAN / "task.json").read_text())
     assert parts.write(task, "sex", tmp_path / "all") == 201
     task["partition"] = 5_000  # the least values of five parts; one has a single amount
     assert parts.write(task, "sex", tmp_path) == 5
-    words = ["verify", str(tmp_path / "fair.qll"), "--network", str(GERMAN / "GC4.onnx")]
+    words = ["verify", str(tmp_path / "fair.qll"), "--network", str(shared / GERMAN / "GC4.onnx")]
     words += ["--data", str(tmp_path / "parts.toml"), "--count", "5"]
     words += ["--json", str(tmp_path / "verdicts.json")]
     found = CliRunner().invoke(build_app(), words, catch_exceptions=False)
@@ -221,11 +214,10 @@ def test_fair_credit_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 ACAS = ROOT / "examples" / "acasxu"
-PUBLISHED = Path(SHARED or "") / "corpus" / "acasxu"
+PUBLISHED = "corpus/acasxu"  # in the shared folder
 
 
-@pytest.mark.skipif(not SHARED or not PUBLISHED.is_dir(), reason="needs QLL_SHARED")
-def test_acasxu_asks_what_is_published() -> None:
+def test_acasxu_asks_what_is_published(shared: Path) -> None:
     """The rule's cases against the VNN-LIB files: the same boxes and the same outputs that violate;
     the heading of property 4 alone is wider."""
     np = pytest.importorskip("numpy")
@@ -236,12 +228,12 @@ def test_acasxu_asks_what_is_published() -> None:
     from qll.verify.documents import queries
 
     torch = pytest.importorskip("torch")
-    network = load(PUBLISHED / "ACASXU_run2a_2_1_batch_2000.onnx")
+    network = load(shared / PUBLISHED / "ACASXU_run2a_2_1_batch_2000.onnx")
     far, comes, leaves = clauses(qll.load(str(ACAS / "acasxu.qll")))
     costs = np.random.default_rng(0).normal(3.0, 2.0, (2000, 5))
     breaks = []
     for number, rule in ((1, far), (2, far), (3, comes), (4, leaves)):
-        (query,) = queries(read(PUBLISHED / f"prop_{number}.vnnlib"), network)
+        (query,) = queries(read(shared / PUBLISHED / f"prop_{number}.vnnlib"), network)
         region = qll.Region.of(rule, torch.zeros(1, 5, dtype=torch.float64))
         free = [k for k in range(5) if number != 4 or k != 2]
         for ours, theirs in ((region.lower, query.lower), (region.upper, query.upper)):
@@ -263,8 +255,7 @@ def value_of(form: Any, y: Any) -> float:
     return max(values) if isinstance(form, Max) else min(values)
 
 
-@pytest.mark.skipif(not SHARED or not PUBLISHED.is_dir(), reason="needs QLL_SHARED")
-def test_acasxu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_acasxu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shared: Path) -> None:
     """The README's commands, with a small network, a small table and few epochs: proved all the
     same; the teacher is not."""
     monkeypatch.syspath_prepend(ACAS)
@@ -287,5 +278,5 @@ def test_acasxu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = run("verify", rule, "--network", model, "--timeout", "30")
     assert found.exit_code == 0 and "1 of 1 proofs confirmed" in found.output, found.output
     assert 0 < teacher.agreement(model, 500)["domain"] <= 1
-    falsified = run("verify", rule, "--network", str(PUBLISHED / teacher.TEACHER))
+    falsified = run("verify", rule, "--network", str(shared / PUBLISHED / teacher.TEACHER))
     assert falsified.exit_code == 10 and "intruder = " in falsified.output, falsified.output

@@ -37,6 +37,7 @@ TEXTS = {
     "syntax-comment-only": "# nothing else\n",
     "syntax-two-formulas": "y[0] >= 0\ny[1] >= 0",
     "syntax-single-equals": "y[0] = 0",
+    "syntax-norm": "forall x in ball(x0, 0.1, linf): y[0] >= 0",
     # sorts
     "sort-quantity-as-formula": "y[0] and y[1] >= 0",
     "sort-formula-as-quantity": "(y[0] >= 0) + 1 <= 2",
@@ -112,6 +113,7 @@ TEXTS = {
     "region-own-centre": "forall x in ball(x, 0.1): y[0] >= 0",
     "region-x0-quantified": "forall x0 in box(0, 1): y[0] >= 0",
     "region-x2-first": "forall x2 in box(0, 1): y[0] >= 0",
+    "region-one-hot-twice": 'inputs a, b\nforall x in one_hot(x[0], x["a"]): y[0] >= 0',
     "region-twice": "forall x in box(0, 1), x in box(0, 1): y[0] >= 0",
     "region-x2-unbound": "forall x in box(0, 1): y2[0] >= y[0]",
     "region-constraint-unbound": "forall x in box(0, 1) and x2[0] >= x[0]: y[0] >= 0",
@@ -228,3 +230,11 @@ def test_every_golden_has_a_test(request: pytest.FixtureRequest) -> None:
     folder = request.path.parent / "goldens" / "errors"
     known = {f"{name}.txt" for name in (*TEXTS, *CALLS)}
     assert {file.name for file in folder.glob("*.txt")} == known
+
+
+def test_what_is_expected_is_said_as_it_is_typed() -> None:
+    """No name of a terminal of the grammar stands in a message."""
+    from qll.formula.parse import _READABLE, _grammar
+
+    ignored = set(_grammar().ignore_tokens)
+    assert {terminal.name for terminal in _grammar().terminals} - ignored <= set(_READABLE)

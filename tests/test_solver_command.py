@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import subprocess
 import sys
@@ -134,7 +135,10 @@ def test_timed_out(tmp_path: Path) -> None:
     text = "".join(f"(declare-const {name} Real)\n" for name in names)
     text += "".join(f"(assert (>= X_{k} -2.0))\n(assert (<= X_{k} 2.0))\n" for k in range(12))
     path = query(tmp_path, text + "(assert (>= Y_0 9.0))(assert (<= Y_1 -2.0))")
-    assert run("verify", path, "--network", network, "--timeout", "1").stdout == "timed-out\n"
+    out = tmp_path / "answer.json"
+    done = run("verify", path, "--network", network, "--timeout", "1", "--json", out)
+    assert done.stdout == "timed-out\n"
+    assert json.loads(out.read_text())["answer"] == "timed-out"
 
 
 @pytest.mark.parametrize(

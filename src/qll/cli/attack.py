@@ -7,15 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from qll.cli.answers import JsonFile, store
 from qll.cli.options import (
     DATA_HELP,
     Features,
-    JsonFile,
     Target,
     data_options,
     parse_settings,
-    prints_json,
-    store,
 )
 
 if TYPE_CHECKING:
@@ -83,9 +81,6 @@ def attack(
         "worst_margin": float(found.margins.min()) if len(x) else None,
         "out": None if out is None else str(out),
     }
-    store(json_path, summary)
-    if prints_json(json_path):
-        return
     typer.echo(f"{falsified} of {len(x)} regions falsified, {len(x) - falsified} not falsified")
     for row in found.near_ties.nonzero()[:_NAMED, 0].tolist():
         typer.echo(
@@ -102,6 +97,7 @@ def attack(
             typer.echo(line)
     if out is not None and falsified:
         typer.echo(f"counterexamples: {out}")
+    store(json_path, summary)
 
 
 def _asked(

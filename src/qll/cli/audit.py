@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from qll.cli.answers import JsonFile, fail, store
+
 if TYPE_CHECKING:
     from qll.audit import Answer, Expected
 
@@ -34,8 +36,7 @@ def audit(
     against: Annotated[
         Path | None, typer.Option(help="The network of x2, where it is another one.")
     ] = None,
-    out: Annotated[Path | None, typer.Option("--json", help="Write the answers here.")] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Show only what fails.")] = False,
+    out: JsonFile = None,
 ) -> None:
     """Check every certificate of a folder. Exit code 0: all confirmed, 12: some not (or a point of
     the claim without one), 2: wrong use.
@@ -44,7 +45,6 @@ def audit(
     """  # fmt: skip
     from qll.audit import read_claim
     from qll.audit.statement import plain
-    from qll.files import write_json
 
     paths, given = _certificates(folder), (_network(network), _network(against, "--against"))
     expected = None if claim is None else read_claim(claim)
@@ -62,10 +62,10 @@ def audit(
         if shared and shared not in said:
             said.add(shared)
             typer.echo(f"\n{shared}\n")
-        if not (quiet and answer.confirmed):
-            word = "confirmed" if answer.confirmed else "NOT CONFIRMED"
-            line = f"{path.name}: {answer.verdict}: {word}: {answer.reason[:2000]}"
-            typer.echo("\n    ".join(filter(None, (plain(line), own))))
+        word = "confirmed" if answer.confirmed else "NOT CONFIRMED"
+        line = f"{path.name}: {answer.verdict}: {word}: {answer.reason[:2000]}"
+        say = typer.echo if answer.confirmed else fail
+        say("\n    ".join(filter(None, (plain(line), own))))
     confirmed = [row for row in rows if row["confirmed"]]
     for verdict in ("verified", "falsified", "unknown"):
         count = sum(row["verdict"] == verdict for row in rows)
@@ -76,9 +76,8 @@ def audit(
     if missing:
         some = ", ".join(map(str, missing[:10])) + (", ..." if len(missing) > 10 else "")
         total = 0 if expected is None else len(expected.points)
-        typer.echo(f"{len(missing)} of {total} points of the claim are not confirmed: {some}")
-    if out is not None:
-        write_json(out, {"certificates": rows, "missing": missing})
+        fail(f"{len(missing)} of {total} points of the claim are not confirmed: {some}")
+    store(out, {"certificates": rows, "missing": missing})
     if missing or len(confirmed) < len(rows):
         raise typer.Exit(EXIT_NOT_CONFIRMED)
 

@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
+from qll.cli.answers import JsonFile
 from qll.cli.doctor import report
-from qll.cli.options import DATA_HELP, Features, JsonFile, Target, data_options, parse_settings
+from qll.cli.options import DATA_HELP, Features, Target, data_options, parse_settings
 
 
 def check(

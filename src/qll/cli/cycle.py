@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from qll.cli.options import DATA_HELP, Features, JsonFile, data_options, prints_json, store
+from qll.cli.answers import JsonFile, store
+from qll.cli.options import DATA_HELP, Features, data_options
 from qll.errors import InputError
 from qll.records import record
 
@@ -123,9 +124,6 @@ def cycle(
             data=loaded,
             on_round=lambda found: reporter.note(describe(found, loaded.measure)),
         )
-    store(json_path, {"out": str(out), **result.model_dump(mode="json")})
-    if prints_json(json_path):
-        raise typer.Exit(0 if result.ending == "met" else EXIT_NOT_MET)
     show_rounds(console, result)
     ending = summary(result, target=config.target, patience=config.patience)
     console.print(f"{ending} ({result.seconds:.0f} s)")
@@ -135,6 +133,7 @@ def cycle(
         f"{out}: model.onnx, verdicts.json, curve.png; evidence in "
         f"round-{result.best:02d}/certificates ('qll audit' checks it)"
     )
+    store(json_path, {"out": str(out), **result.model_dump(mode="json")})
     if result.ending != "met":
         raise typer.Exit(EXIT_NOT_MET)
 

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from qll.cli.options import Features, JsonFile, Target, prints_json, store
+from qll.cli.answers import JsonFile, store
+from qll.cli.options import Features, Target
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -55,7 +56,7 @@ def data(
     from qll.data.own import load_own, open_source
     from qll.data.source import load
 
-    console = Console(highlight=False, quiet=prints_json(json_path))
+    console = Console(highlight=False)
     if source in data_sets:
         _show_images(console, load(source), json_path)
         return
@@ -67,10 +68,10 @@ def data(
         return
     found = load_own(source, **given)
     _show_table(console, opened, found)
-    if json_path is not None:
-        _store(json_path, found, opened)
     if write or out is not None:
         _write(console, opened, found, out)
+    if json_path is not None:
+        _store(json_path, found, opened)
 
 
 def _store(path: Path, found: DataSet, opened: Opened | None = None) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from qll.cli.options import JsonFile, prints_json, store
+from qll.cli.answers import JsonFile, store
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -93,7 +93,7 @@ def demo(
     from qll.properties import load
     from qll.training.progress import console_reporter
 
-    console = Console(highlight=False, quiet=prints_json(json_path))
+    console = Console(highlight=False)
     if choice(what, "demo", "what", ("dice", "tabular")) == "tabular":
         rows = demo_table(console, TABLE_EPOCHS if epochs is None else epochs, seed, out)
         store(json_path, rows)
@@ -112,10 +112,10 @@ def demo(
             proved = run_cycle(data, prop, epochs, seed, reporter, plain.pacc.value)
         found = [plain, proved]
         show_comparison(console, found, data)
-        store(json_path, [one.as_json() for one in found])
         if out is not None:
             keep(out, data, found)
             console.print(f"\nNetworks and pictures: {out}")
+        store(json_path, [one.as_json() for one in found])
     finally:
         torch.set_num_threads(threads)
 

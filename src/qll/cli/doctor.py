@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from qll.cli.options import JsonFile, prints_json, store
+from qll.cli.answers import JsonFile, store
 
 if TYPE_CHECKING:
     from qll.doctor import Finding
@@ -51,8 +51,6 @@ def report(findings: Iterable[Finding], out: Path | None) -> None:
     found = []
     for item in findings:
         found.append(item)
-        if prints_json(out):
-            continue
         typer.echo(f"{_MARKS[item.state]:<{_WIDTH}} {item.topic:<{_TOPIC}} {item.said}")
         if item.fix and item.state not in ("ok", "optional"):  # those are asked for by purpose
             typer.echo(f"{'':{_WIDTH + _TOPIC + 1}} Fix: {item.fix}")

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from qll.cli.options import JsonFile, prints_json, store
+from qll.cli.answers import JsonFile, store
 from qll.cli.train import figures, remarks
 
 
@@ -45,11 +45,9 @@ def evaluate(
             run, split=split, prove=prove, timeout=timeout, jobs=workers, watch=watch
         )
     values = found.to_json()
-    store(out, values)
-    if prints_json(out):
-        return
     for line in [*figures(values), *remarks(RunFolder.open(run).config())]:
         typer.echo(line)
+    store(out, values)
 
 
 def register(app: typer.Typer) -> None:

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from qll.cli.answers import JsonFile, store
 from qll.cli.options import DATA_HELP, Features, Target, data_options
 
 # Points that are told one by one, of each verdict; the others are counted.
@@ -35,7 +36,7 @@ def explain(
     picture: Annotated[
         Path | None, typer.Option(help="Draw data point, witness and difference: a PNG file.")
     ] = None,
-    out: Annotated[Path | None, typer.Option("--json", help="Write it all here.")] = None,
+    out: JsonFile = None,
 ) -> None:
     """Say what was proved, for which points, in which arithmetic and by which evidence; of a
     witness which inputs moved, by how much, and which part of the rule broke.
@@ -43,7 +44,6 @@ def explain(
     Example: qll explain verdicts.json --point 3
     """
     from qll.data import load as load_data
-    from qll.files import write_json
     from qll.reports.explain import explain as read
     from qll.reports.explain import save_pictures
 
@@ -64,7 +64,7 @@ def explain(
         drawn = save_pictures(found.items if point is None else chosen, picture)
         typer.echo(f"{drawn} drawn in {picture}")
     if out is not None:
-        write_json(out, found.as_json())
+        store(out, found.as_json())
 
 
 def _chosen(found: Any, numbers: list[int] | None) -> list[Any]:

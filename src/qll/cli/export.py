@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from qll.cli.answers import JsonFile, store
 from qll.cli.options import Features, Target, data_options, parse_settings
 from qll.cli.solver import SOUND
 from qll.cli.verify import scale_of
@@ -51,6 +52,7 @@ def export(
     out: Annotated[
         Path | None, typer.Option(help="A file (marabou: a folder); otherwise it is printed.")
     ] = None,
+    json_path: JsonFile = None,
 ) -> None:
     """Write a property or query for other verifiers: satisfiable iff the property is violated.
     VNN-LIB is read back and must ask the same.
@@ -62,7 +64,7 @@ def export(
     _require("--to", to, tuple(FORMATS))
     _require("--element", element, SOUND)
     if to == "vehicle" and (declared := _logic(prop)) is not None:
-        _write(declared, out)
+        _answer(to, [declared], _write([declared], out), json_path)
         return
     if is_query(prop):
         document = read(prop)
@@ -73,14 +75,25 @@ def export(
         document = _asked(prop, network, data, data_dir, table, index, given, scales)
     if to != "vnnlib2" and element != "real":
         _tell_types(document, to)
-    if to == "qll":
-        _write(_rule(document, network), out)
-    elif to == "vehicle":
-        _write(_vehicle(document), out)
-    elif to == "marabou":
-        _write_files(document, out)
-    else:
-        _write(_text(document, FORMATS[to], element), out)
+    match to:
+        case "marabou":
+            from qll.exchange.marabou import files
+
+            texts = ["\n".join(lines) + "\n" for lines in files(document)]
+            written = _write_files(texts, out)
+        case "qll":
+            written = _write(texts := [_rule(document, network)], out)
+        case "vehicle":
+            written = _write(texts := [_vehicle(document)], out)
+        case _:
+            written = _write(texts := [_text(document, FORMATS[to], element)], out)
+    _answer(to, texts, written, json_path)
+
+
+def _answer(to: str, texts: list[str], written: list[Path], json_path: Path | None) -> None:
+    """The files that were written, or else their texts."""
+    held = {"files": [str(path) for path in written]} if written else {"texts": texts}
+    store(json_path, {"format": to, **held})
 
 
 def _tell_types(document: Document, to: str) -> None:
@@ -92,21 +105,22 @@ def _tell_types(document: Document, to: str) -> None:
         typer.echo(f"{said} (--element real says that this is meant)", err=True)
 
 
-def _write(text: str, out: Path | None) -> None:
+def _write(texts: list[str], out: Path | None) -> list[Path]:
     from qll.files import write_atomically
 
+    (text,) = texts
     if out is None:
         typer.echo(text, nl=False)
-    else:
-        write_atomically(out, text.encode())
+        return []
+    write_atomically(out, text.encode())
+    return [out]
 
 
-def _write_files(document: Document, out: Path | None) -> None:
-    from qll.exchange.marabou import files
+def _write_files(texts: list[str], out: Path | None) -> list[Path]:
     from qll.files import write_atomically, write_error
 
-    for number, lines in enumerate(files(document)):
-        text = "\n".join(lines) + "\n"
+    written = []
+    for number, text in enumerate(texts):
         if out is None:
             typer.echo(f"// {number}\n{text}", nl=False)
             continue
@@ -114,7 +128,9 @@ def _write_files(document: Document, out: Path | None) -> None:
             out.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise write_error(out, error) from error
-        write_atomically(out / f"{number:04d}.txt", text.encode())
+        written.append(out / f"{number:04d}.txt")
+        write_atomically(written[-1], text.encode())
+    return written
 
 
 def _logic(name: str) -> str | None:

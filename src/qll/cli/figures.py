@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from qll.cli.answers import JsonFile, store
+
 
 def figures(
     names: Annotated[
@@ -23,6 +25,7 @@ def figures(
     data_dir: Annotated[
         str | None, typer.Option(help="Where the photographs are; else they are downloaded.")
     ] = None,
+    json_path: JsonFile = None,
 ) -> None:
     """Draw the connectives of every logic, their gradients, and the Dice data.
 
@@ -37,8 +40,10 @@ def figures(
     if "dice" in (names or figure_names()) and (data != "dice-rendered" or data_dir is not None):
         with terminal_progress() as progress:
             dice = load(data, data_dir, progress=progress)
-    for path in draw_figures(out, formats=wanted, names=names, dice=dice):
+    drawn = draw_figures(out, formats=wanted, names=names, dice=dice)
+    for path in drawn:
         typer.echo(path)
+    store(json_path, {"files": [str(path) for path in drawn]})
 
 
 def register(app: typer.Typer) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from qll.cli.answers import JsonFile, store
 from qll.cli.options import DATA_HELP, Features, Target, data_options, parse_settings
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ def lab(
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="A parameter: --set epsilon=0.1.")
     ] = None,
+    json_path: JsonFile = None,
 ) -> None:
     """Type a formula, move hardness and epsilon, and see what every logic makes of it. With a
     network and data: drag epsilon around a data point, and watch bounds, attack and verdict.
@@ -49,12 +51,15 @@ def lab(
     if static is not None:
         from qll.reports.lab_page import write_static
 
-        typer.echo(write_static(static))
+        written = write_static(static)
+        typer.echo(written)
+        store(json_path, {"file": str(written)})
         return
     from qll.reports.lab_server import LabServer
 
     with LabServer(port, watched) as server:
         typer.echo(f"{server.address}  (Ctrl-C to stop)")
+        store(json_path, {"address": server.address})
         try:
             server.serve_forever()
         except KeyboardInterrupt:

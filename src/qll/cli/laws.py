@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from qll.cli.answers import JsonFile, store
 
 if TYPE_CHECKING:
     from qll.logics.laws import Row
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
 
 def laws(
     why: Annotated[bool, typer.Option("--why", help="Show the evidence for every entry.")] = False,
-    out: Annotated[Path | None, typer.Option("--json", help="Also write the tables here.")] = None,
+    out: JsonFile = None,
 ) -> None:
     """Test every logic for the features and laws of the paper's tables.
 
@@ -21,7 +22,6 @@ def laws(
 
     Example: qll laws --json laws.json
     """
-    from qll.files import write_json
     from qll.logics import laws as tables
 
     features, algebra = tables.features(), tables.algebra()
@@ -47,7 +47,7 @@ def laws(
             }
             for title, rows in (("features", features), ("laws", algebra))
         }
-        write_json(out, content)
+        store(out, content)
 
 
 def _print(title: str, rows: list[Row], why: bool) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -17,29 +16,6 @@ Target = Annotated[
     ),
 ]
 Features = Annotated[str, typer.Option(help="Of a table: the columns to predict from.")]
-
-JsonFile = Annotated[
-    Path | None, typer.Option("--json", help="Write the answer as JSON here; - prints it alone.")
-]
-
-
-def prints_json(path: Path | None) -> bool:
-    """Whether standard output is for the JSON alone."""
-    return path is not None and str(path) == "-"
-
-
-def store(path: Path | None, values: Any) -> None:
-    """What ``--json`` asks for."""
-    import json
-
-    from qll.files import write_json
-
-    if path is None:
-        return
-    if prints_json(path):
-        typer.echo(json.dumps(values))
-    else:
-        write_json(path, values)
 
 
 def data_options(target: str, features: str) -> dict[str, Any]:

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from qll.cli.answers import JsonFile, store
+
 EXIT_DIFFERS = 1
 
 
@@ -18,6 +20,7 @@ def record(
     replace: Annotated[
         bool, typer.Option(help="Replace records from which a run differs; else they are kept.")
     ] = False,
+    json_path: JsonFile = None,
 ) -> None:
     """Keep the compact record of every finished run: configuration, figures by epoch, evaluation,
     every verdict with its time; a few kB each, read by qll report. A run that has a record is
@@ -30,13 +33,16 @@ def record(
     from qll.reports.recording import record_runs
 
     counts: dict[str, int] = {}
+    found = []
     for item in record_runs(runs, out, replace=replace):
         counts[item.state] = counts.get(item.state, 0) + 1
         if item.state != "same":
             typer.echo(f"{item.name}: {item.state}")
         for line in item.differences:
             typer.echo(f"  {line}")
+        found.append({"run": item.name, "state": item.state, "differences": list(item.differences)})
     typer.echo(", ".join(f"{count} {state}" for state, count in sorted(counts.items())) or "no run")
+    store(json_path, {"counts": counts, "runs": found})
     if counts.get("differs"):
         raise typer.Exit(EXIT_DIFFERS)
 

@@ -10,6 +10,23 @@ WIDTH = 90
 HEAD = """# Commands
 
 What `qll COMMAND --help` says, made by `python -m qll.cli.reference > docs/commands.md`.
+
+Every command takes two options. `--json FILE` also writes the answer as JSON; `--json -` prints it,
+and nothing else, on standard output. `--quiet` prints errors alone. The exit code says what came
+out, the same for all commands:
+
+| code | |
+|---|---|
+| 0 | done; all that was asked holds |
+| 1 | looked, and something is wrong (`check`, `doctor`; `record`: a run differs) |
+| 2 | wrong use: an option, a file or a rule, told in three lines |
+| 10 | falsified |
+| 11 | unknown, or a target that is not met |
+| 12 | not confirmed by the checker, or runs that failed |
+| 13 | runs that are being made elsewhere |
+| 130 | interrupted |
+
+A VNN-LIB query ends with 0 whatever its answer is, as that standard asks.
 """
 
 
@@ -17,6 +34,7 @@ def reference() -> str:
     import typer.main
 
     from qll.cli.main import build_app
+    from qll.cli.solver import build_solver
 
     root: Any = typer.main.get_command(build_app())
     parts = [HEAD]
@@ -26,6 +44,9 @@ def reference() -> str:
             parts.append(f"## {title}\n")
         for name in known:
             parts += _command(root.commands[name], f"qll {name}", "###")
+            if name == "verify":
+                solver: Any = typer.main.get_command(build_solver())
+                parts += _command(solver, "qll verify QUERY.vnnlib", "####")
     return "\n".join(parts)
 
 

@@ -7,16 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from qll.cli.answers import JsonFile, store
 from qll.cli.cycle import EXIT_NOT_MET
 from qll.cli.options import (
     DATA_HELP,
     Features,
-    JsonFile,
     Target,
     data_options,
     parse_settings,
-    prints_json,
-    store,
 )
 from qll.records import record
 
@@ -85,8 +83,6 @@ def repair(
     )
 
     def tell(row: dict[str, Any]) -> None:
-        if prints_json(json_path):
-            return
         console.print(
             f"round {row['round']}: {row['status']} ({row['nodes']} nodes, "
             f"{row['proof_seconds']:.1f} s), weights moved {100 * row['moved']:.2f} %"
@@ -97,9 +93,6 @@ def repair(
     rule = load_fitting(prop, fits, **parse_settings(settings))
     with announced(lambda text: typer.echo(text, err=True)):
         result, _ = run(rule, handle, config, out, data=loaded, on_round=tell)
-    store(json_path, {"out": str(out), **result.model_dump(mode="json")})
-    if prints_json(json_path):
-        raise typer.Exit(0 if result.is_success else EXIT_NOT_MET)
     console.print(f"\n{result.status} after {result.rounds} rounds, {result.seconds:.0f} s")
     for name, value in _lines(result, handle.output_size):
         console.print(f"{name:44}{value}")
@@ -115,6 +108,7 @@ def repair(
         console.print(
             f"This is no repair: the network decides nothing any more, {result.constant}."
         )
+    store(json_path, {"out": str(out), **result.model_dump(mode="json")})
     if not result.is_success:
         raise typer.Exit(EXIT_NOT_MET)
 

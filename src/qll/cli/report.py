@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from qll.cli.answers import JsonFile, store
+
 
 def report(
     runs: Annotated[
@@ -17,6 +19,7 @@ def report(
         Path | None, typer.Option(help="Published results (JSON) to stand beside ours.")
     ] = None,
     title: Annotated[str, typer.Option(help="The heading of the page.")] = "qll report",
+    json_path: JsonFile = None,
 ) -> None:
     """Write a page that opens offline, and the tables as Markdown, CSV and LaTeX.
 
@@ -30,8 +33,11 @@ def report(
     records = read_runs(runs)
     for item in records.left_out:
         typer.echo(f"left out: {item.path}: {item.reason}", err=True)
-    for path in write_report(records, out, paper=published, title=title):
+    written = write_report(records, out, paper=published, title=title)
+    for path in written:
         typer.echo(path)
+    left = [{"path": str(item.path), "reason": item.reason} for item in records.left_out]
+    store(json_path, {"files": [str(path) for path in written], "left_out": left})
 
 
 def register(app: typer.Typer) -> None:

@@ -6,9 +6,11 @@ import math
 import threading
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from qll.cli.answers import JsonFile, store
 
 if TYPE_CHECKING:
     from qll.grid.plan import Grid, Planned
@@ -49,6 +51,7 @@ def reproduce(
     show: Annotated[
         bool, typer.Option("--list", help="Show the rows and how far they are; run nothing.")
     ] = False,
+    json_path: JsonFile = None,
 ) -> None:
     """Train, evaluate and prove every run of a grid. What is finished is not repeated, what was
     killed goes on, what fails is recorded and does not stop the rest: call it again any time.
@@ -68,10 +71,12 @@ def reproduce(
     folder = (out or Path("runs") / chosen.name).resolve()
     tasks = _tasks(planned, folder, count, timeout)
     if show:
-        _list(chosen, planned, tasks)
+        found = _list(chosen, planned, tasks)
+        store(json_path, _as_json(chosen, planned, found, folder))
         return
     outcomes = _run(tasks, workers)
     _summary(outcomes, folder)
+    store(json_path, _as_json(chosen, planned, outcomes, folder))
     states = {outcome.state.name for outcome in outcomes}
     if states & {"FAILED", "OTHER"}:
         raise typer.Exit(EXIT_FAILED)
@@ -118,7 +123,25 @@ def _tasks(planned: list[Planned], folder: Path, count: int, timeout: float) -> 
     return [Task(run.name, run.config, folder / run.name, count, timeout) for run in planned]
 
 
-def _list(grid: Grid, planned: list[Planned], tasks: list[Task]) -> None:
+def _as_json(
+    grid: Grid, planned: list[Planned], outcomes: list[Outcome], folder: Path
+) -> dict[str, Any]:
+    rows = [
+        {
+            "name": outcome.name,
+            "row": run.row.name,
+            "seed": run.config.seed,
+            "epochs": run.config.epochs,
+            "state": str(outcome.state),
+            "seconds": outcome.seconds,
+            "reason": outcome.reason,
+        }
+        for run, outcome in zip(planned, outcomes, strict=True)
+    ]
+    return {"grid": grid.name, "out": str(folder), "runs": rows}
+
+
+def _list(grid: Grid, planned: list[Planned], tasks: list[Task]) -> list[Outcome]:
     """A line a row, then what stands in the way of those that failed."""
     from qll.grid.task import inspect
 
@@ -133,6 +156,7 @@ def _list(grid: Grid, planned: list[Planned], tasks: list[Task]) -> None:
     seeds = len(tasks) // len(grid.rows)
     typer.echo(f"{len(grid.rows)} rows x {seeds} seeds = {len(tasks)} runs")
     _problems(outcomes)
+    return outcomes
 
 
 def _run(tasks: list[Task], workers: Workers) -> list[Outcome]:

@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from qll.cli.options import JsonFile, parse_settings, prints_json, store
+from qll.cli.answers import JsonFile, store
+from qll.cli.options import parse_settings
 
 
 class Form(enum.StrEnum):
@@ -41,19 +42,19 @@ def show(
         for known in names():
             purpose = load(known).documentation.split(". ")[0].replace("\n", " ").rstrip(".")
             found[known] = purpose.partition(": ")[2] or purpose
-        store(out, found)
-        for known, purpose in {} if prints_json(out) else found.items():
+        for known, purpose in found.items():
             typer.echo(f"{known:34}{purpose}")
+        store(out, found)
         return
     prop = load(name, outputs=outputs).with_parameters(**parse_settings(settings))
-    if out is not None:
-        values = {p.name: prop.value_of(p.name) for p in prop.specification.parameters}
-        text = prop.show(form.value)
-        store(out, {"name": prop.name, "text": text, "parameters": values})
-        if prints_json(out):
-            return
-    typer.echo(prop.show(form.value), nl=False)
+    text = prop.show(form.value)
+    typer.echo(text, nl=False)
     sign = "%" if form is Form.latex else "#"
+    said = {
+        "name": prop.name,
+        "text": text,
+        "parameters": {p.name: prop.value_of(p.name) for p in prop.specification.parameters},
+    }
     for declared in prop.specification.parameters:
         given, seen = prop.value_of(declared.name), prop.values[declared.name]
         converted = f", read as {seen:.6g}" if seen != given else ""
@@ -63,6 +64,8 @@ def show(
         typer.echo(
             f"{sign} slack of {logic}: hard value in [soft - {below:.4f}, soft + {above:.4f}]"
         )
+        said["slack"] = {"logic": logic, "below": below, "above": above}
+    store(out, said)
 
 
 def register(app: typer.Typer) -> None:

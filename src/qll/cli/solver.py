@@ -14,15 +14,16 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from qll.cli.answers import QUIET, QUIET_HELP, JsonFile, quieten, require_writable, store
+from qll.errors import InputError, QllError, RunError
 from qll.exchange.recognition import is_query
 
 if TYPE_CHECKING:
     from qll.exchange.document import Document
-    from qll.verify.documents import Decision
 
 NAME = "qll"
 # Element types for which a verdict is sound: the standard asks for an error for all others.
@@ -79,16 +80,13 @@ def solve(
         int, typer.Option(help="Processes for a query of few inputs that one does not decide soon.")
     ] = 1,
     seed: Annotated[int, typer.Option(help="Seeds the random starts.")] = 0,
-    out: Annotated[
-        Path | None, typer.Option("--json", help="Write answer, assignment and notes here.")
-    ] = None,
+    out: JsonFile = None,
+    quiet: Annotated[bool, typer.Option(QUIET, callback=quieten, help=QUIET_HELP)] = False,
 ) -> None:
     """Decide a VNN-LIB query: sat, unsat, unknown or timed-out, and after sat the assignment.
 
     Example: qll verify query.vnnlib --network f=net.onnx --timeout 60
     """
-    from qll.errors import InputError
-
     # The query's time is that of its process, if the process is for nothing else (context.obj).
     began = time.monotonic() - (context.obj or 0.0)
     if not timeout > 0:
@@ -96,7 +94,10 @@ def solve(
             "the time-out is not positive", expected="seconds > 0", found=f"{timeout:g}",
             fix="pass --timeout 60",
         )  # fmt: skip
-    with _deadline(timeout - (time.monotonic() - began)) as answer:
+    if serialise_assignments is not None:
+        require_writable(serialise_assignments, folder=True)
+    answer = _Answer(query, out, began)
+    with _deadline(timeout - (time.monotonic() - began), answer):
         from qll.exchange import assignment
         from qll.exchange.files import read
         from qll.exchange.models import attach, files_of
@@ -115,39 +116,31 @@ def solve(
             arithmetic=numbers,
             jobs=jobs,
         )
-        lines = [str(decision.answer)]
+        lines, values, failure = [str(decision.answer)], dict[str, Any](), None
         if decision.witness is not None:
             x = attached.all_inputs(decision.witness)
             y = attached.outputs(decision.witness)
-            if serialise_assignments is None:
+            values = {"inputs": x.tolist(), "outputs": y.tolist()}
+            written = False
+            if serialise_assignments is not None:
+                try:
+                    assignment.serialise(document, x, y, serialise_assignments)
+                    written = True
+                except RunError as error:  # the answer is given all the same
+                    failure = error
+            if not written:
                 lines += assignment.lines(document, x, y)
-            else:
-                assignment.serialise(document, x, y, serialise_assignments)
-        for note in (*attached.notes, *decision.notes):
+        notes = [*attached.notes, *decision.notes]
+        for note in notes:
             typer.echo(f"note: {note}", err=True)
-        if out is not None:
-            _write(out, query, decision, time.monotonic() - began)
-        answer(lines)
-
-
-def _write(out: Path, query: Path, decision: Decision, seconds: float) -> None:
-    from qll.files import write_json
-
-    witness = decision.witness
-    content = {
-        "query": query.name,
-        "answer": str(decision.answer),
-        "inputs": None if witness is None else [float(v) for v in witness.reshape(-1)],
-        "notes": list(decision.notes),
-        "seconds": round(seconds, 3),
-    }
-    write_json(out, content)
+        answer(lines, notes=notes, **values)
+    if failure is not None:
+        raise failure
 
 
 def arithmetic_of(document: Document, asked: str | None = None) -> str | None:
     """In which numbers to decide: those that the query declares, if they are some of ours. What the
     standard asks of a solver that computes in others is an error."""
-    from qll.errors import InputError
     from qll.verify.arithmetic import check_arithmetic
 
     check_arithmetic(asked)
@@ -168,12 +161,14 @@ def arithmetic_of(document: Document, asked: str | None = None) -> str | None:
 
 
 @contextmanager
-def _deadline(seconds: float) -> Iterator[_Answer]:
+def _deadline(seconds: float, answer: _Answer) -> Iterator[None]:
     """Whatever is being computed when the time is over, the answer is then ``timed-out``."""
-    answer = _Answer()
 
     def stop() -> None:
-        answer(["timed-out"])
+        try:
+            answer(["timed-out"])
+        except QllError as error:  # the file could not be written
+            typer.echo(str(error), err=True)
         sys.stdout.flush()
         os._exit(0)
 
@@ -181,22 +176,32 @@ def _deadline(seconds: float) -> Iterator[_Answer]:
     timer.daemon = True
     timer.start()
     try:
-        yield answer
+        yield
     finally:
         timer.cancel()
 
 
 class _Answer:
-    """Printed once, by whoever is first."""
+    """Given once, by whoever is first: printed, then written as ``--json`` asks."""
 
-    def __init__(self) -> None:
+    def __init__(self, query: Path, out: Path | None, began: float) -> None:
+        self._query, self._out, self._began = query, out, began
         self._lock = threading.Lock()
 
-    def __call__(self, lines: list[str]) -> None:
-        if self._lock.acquire(blocking=False):
-            typer.echo("\n".join(lines))
-        else:  # the other thread is about to end the process
-            threading.Event().wait()
+    def __call__(self, lines: list[str], **values: Any) -> None:
+        if not self._lock.acquire(blocking=False):
+            threading.Event().wait()  # the other thread is about to end the process
+        typer.echo("\n".join(lines))
+        content = {
+            "query": self._query.name,
+            "answer": lines[0],
+            "inputs": None,
+            "outputs": None,
+            "notes": [],
+            **values,
+            "seconds": round(time.monotonic() - self._began, 3),
+        }
+        store(self._out, content)
 
 
 # --- capabilities ---
@@ -245,12 +250,11 @@ def capability(name: str) -> list[str]:
             return ["true"]
 
 
-def supports(context: typer.Context) -> None:
+def supports(context: typer.Context, out: JsonFile = None) -> None:
     """What the verifier can do, as the VNN-LIB standard asks: one capability for each call.
 
     Example: qll supports --onnx-operators
     """
-    from qll.errors import InputError
     from qll.registry import suggest
 
     # The standard's own example misspells this one.
@@ -266,9 +270,11 @@ def supports(context: typer.Context) -> None:
             if wrong is None
             else suggest(wrong, sorted(_CAPABILITIES)),
         )
-    for name in names:
-        for line in capability(name):
+    found = {name: capability(name) for name in names}
+    for lines in found.values():
+        for line in lines:
             typer.echo(line)
+    store(out, found)
 
 
 def build_solver() -> typer.Typer:

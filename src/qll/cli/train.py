@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from qll.cli.options import DATA_HELP, Features, JsonFile, Target, data_options, prints_json, store
+from qll.cli.answers import JsonFile, store
+from qll.cli.options import DATA_HELP, Features, Target, data_options
 
 if TYPE_CHECKING:
     from qll.training.config import TrainConfig
@@ -83,15 +84,13 @@ def train(
                 f"qll train --resume --out {folder}"
             )
             raise
-    store(json_path, {"run": str(folder), **run.evaluation.to_json()})
-    if prints_json(json_path):
-        return
     typer.echo(f"run: {folder}")
     for line in [*figures(run.evaluation.to_json()), *remarks(resolved)]:
         typer.echo(line)
     column = f" --target {target}" if target else ""
     where = f"--network {folder / 'model.onnx'} --data {resolved.data}{column}"
     typer.echo(f"next: qll verify {resolved.property} {where}")
+    store(json_path, {"run": str(folder), **run.evaluation.to_json()})
 
 
 def default_folder(config: TrainConfig) -> Path:

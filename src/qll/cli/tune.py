@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from qll.cli.answers import JsonFile, store
 from qll.cli.options import DATA_HELP, Features, Target, data_options
 from qll.records import record
 
@@ -38,6 +39,7 @@ def tune(
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="Any setting that all trials share.")
     ] = None,
+    json_path: JsonFile = None,
 ) -> None:
     """Search method and dials for the best trade-offs of PAcc and CSat, on validation images. Call
     it again to go on; call it in several terminals to work on one study together.
@@ -102,6 +104,9 @@ def tune(
         )
     console.print(table)
     console.print(f"{out}: front.png, front.json, and the run folder of every trial on the front")
+    store(
+        json_path, {"out": str(out), "trials": [point.model_dump(mode="json") for point in points]}
+    )
 
 
 def _fifth(data: str, data_dir: str | None, target: str, features: str) -> int:

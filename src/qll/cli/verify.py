@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
+from qll.cli.answers import json_option, prints_json, store
 from qll.cli.closed import closed_lines
 from qll.cli.options import DATA_HELP, Features, Target, data_options, parse_settings
 
@@ -78,7 +79,7 @@ def verify(
     seed: Annotated[int, typer.Option(help="Seeds the random starts.")] = 0,
     out: Annotated[
         Path | None,
-        typer.Option("--json", help="Write verdicts here; a killed run resumes from it."),
+        json_option("Write verdicts here, a killed run resumes from it; - prints them alone."),
     ] = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="A parameter: --set delta=0.7.")
@@ -130,7 +131,7 @@ def verify(
     problem = problem.first_query()  # names a bad region or formula before anything is written
     if certificate is not None or certified:
         _warn(handle, arithmetic)
-    journal = Journal(out, problem)
+    journal = Journal(None if prints_json(out) else out, problem)
     if len(problem):
         problem.write_claim()
     with journal, _Board(len(problem), journal.known) as board:
@@ -144,6 +145,8 @@ def verify(
                 board.add(verdict.as_json()["status"])
     other = handle if against is None else load_network(against)
     code = _conclude(journal, asked, (handle, other), wants_certificates=certificate is not None)
+    if prints_json(out):
+        store(out, journal.content)
     if code:
         raise typer.Exit(code)
 

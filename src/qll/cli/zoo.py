@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from qll.cli.options import JsonFile, prints_json, store
+from qll.cli.answers import JsonFile, fail, store
 
 EXIT_NOT_CONFIRMED = 12
 app = typer.Typer(
@@ -44,14 +44,12 @@ def listed(context: typer.Context, folder: Folder = None, out: JsonFile = None) 
                 str(held.unknown),
             )
         )
-    store(out, [dict(zip(rows[0], row, strict=True)) for row in rows[1:]])
-    if prints_json(out):
-        return
     widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
     for row in rows:
         left = [row[k].ljust(widths[k]) for k in range(3)]
         right = [row[k].rjust(widths[k]) for k in range(3, len(row))]
         typer.echo("  ".join([*left, *right]).rstrip())
+    store(out, [dict(zip(rows[0], row, strict=True)) for row in rows[1:]])
 
 
 @app.command()
@@ -76,22 +74,19 @@ def check(
     from qll.zoo.shelf import zoo
 
     entry = zoo(name, folder=context.obj)
-    if not prints_json(out):
-        typer.echo(repr(entry))
-        typer.echo(entry.property.show().rstrip())
+    typer.echo(repr(entry))
+    typer.echo(entry.property.show().rstrip())
 
     def said(count: int, total: int) -> None:
         if sys.stderr.isatty():
             typer.echo(f"\r{count} of {total} certificates", nl=count == total, err=True)
 
     found = check_network(entry, sample=sample, seed=seed, progress=said)
-    store(out, {"name": name, **asdict(found)})
-    if prints_json(out):
-        raise typer.Exit(EXIT_NOT_CONFIRMED if found.failures else 0)
     typer.echo(f"certificates confirmed by the checker: {_counted(found.confirmed)}")
     typer.echo(f"proved again: {_counted(found.proved)}")
     for line in found.failures:
-        typer.echo(line)
+        fail(line)
+    store(out, {"name": name, **asdict(found)})
     if found.failures:
         raise typer.Exit(EXIT_NOT_CONFIRMED)
 
@@ -105,6 +100,7 @@ def add(
     certificates: Annotated[Path, typer.Option(help="Of the same call, --certificate.")],
     count: Annotated[int, typer.Option(min=1, help="Regions whose certificates are kept.")] = 100,
     licence: Annotated[str, typer.Option(help="Of the network and its data.")] = "MIT",
+    out: JsonFile = None,
 ) -> None:
     """Put a trained and proved run into the zoo.
 
@@ -116,6 +112,7 @@ def add(
     place = zoo_folder(context.obj)
     add_network(name, run, verdicts, certificates, place, count=count, licence=licence)
     typer.echo(place / name)
+    store(out, {"name": name, "folder": str(place / name)})
 
 
 def _counted(counts: dict[str, int]) -> str:

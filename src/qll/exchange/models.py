@@ -136,7 +136,10 @@ class _Model:
         """Inputs for which the file stores a default are its weights (older files list them so),
         unless the query declares every input: then they are inputs like the others."""
         data = network_bytes(path)
-        proto = parse_model(data)
+        try:
+            proto = parse_model(data)
+        except NetworkError as error:  # which of several files it is
+            raise (error if error.where else error.at(str(path))) from error
         stored = {tensor.name for tensor in proto.graph.initializer}
         inputs = tuple(entry for entry in proto.graph.input if entry.name not in stored)
         listed = tuple(proto.graph.input)

@@ -9,6 +9,7 @@ from typing import Any
 from qll.errors import FormulaError
 from qll.formula.fold import walk
 from qll.formula.moves import check_image
+from qll.formula.names import Names
 from qll.formula.nodes import (
     Ball,
     Box,
@@ -178,6 +179,28 @@ class Regions:
             )
         for entry in entries:
             self.walk(entry, {}, True)
+        if isinstance(part, OneHot):
+            self._different(part)
+
+    def _different(self, part: OneHot) -> None:
+        """One of them is 1 and the others are 0: an input that is named twice could be neither."""
+        names, seen = Names.of(self.specification), set()
+        for entry in part.entries:
+            place = tuple(
+                index.offset
+                if index.quoted is None
+                else names.index(index.quoted, "inputs", index.span)
+                for index in entry.indices
+            )
+            if place in seen:
+                raise error_at(
+                    "one_hot names an input twice",
+                    "different inputs: one of them is 1, the others are 0",
+                    f"{entry!r} again",
+                    "leave it out",
+                    entry,
+                )
+            seen.add(place)
 
     def bound_points(self) -> None:
         """A property that quantifies over points speaks of those it binds (and of the data)."""

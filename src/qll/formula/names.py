@@ -223,7 +223,8 @@ def declare(specification: Specification, kind: EntryKind, names: Sequence[str])
                     f"the text names other {kind}",
                     _listed(given.names),
                     _listed(declared.names),
-                    f"leave {kind}= out: the text says it",
+                    f"name the {kind} in the text as they are named elsewhere, or leave them out "
+                    "of it",
                     declared.span,
                 )
             return specification

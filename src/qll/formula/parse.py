@@ -133,7 +133,7 @@ _READABLE = {
     "BOX": "'box'", "RANGE": "'range'", "INTEGER": "'integer'", "ONE_HOT": "'one_hot'",
     "_SET": "a declaration", "_DEFINE": "a declaration",
     "_PARAMETER": "a declaration", "_OUTPUTS": "a declaration", "_INPUTS": "a declaration",
-    "STRING": "a name in quotes", "DOMAIN": "'domain'",
+    "STRING": "a name in quotes", "DOMAIN": "'domain'", "NORM": "'l1' or 'l2'",
 }  # fmt: skip
 
 

@@ -69,7 +69,7 @@ def network_of_x2(prop: Property, network: Network, other: bytes | None) -> byte
             f"property '{prop.name}' is about one point, and two networks are given",
             expected="a rule over x and x2, the input of the second network",
             found="a rule over x alone",
-            fix="write 'forall x in ..., x2 in ... and x2 == x: ...', or leave out --against",
+            fix="write 'forall x in ..., x2 in ball(x, 0): ...', or leave out --against",
         )
     return other
 

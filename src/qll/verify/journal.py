@@ -23,6 +23,7 @@ class Journal:
     def __init__(self, out: Path | None, problem: Problem) -> None:
         self.out = out
         self.known: dict[int, dict[str, Any]] = {}
+        self.content: dict[str, Any] = {}  # once it is finished
         self._file: Any = None
         self._began = time.monotonic()
         self._question = question(problem)
@@ -129,16 +130,15 @@ class Journal:
         self._held.close()
 
     def finish(self, tally: dict[str, int]) -> None:
-        if self.out is None or self._path is None:
-            return
-        content = {
+        self.content = {
             **self._question,
             "input_shape": self._shape,
             "total": {**tally, "wall_seconds": round(time.monotonic() - self._began, 3)},
             "verdicts": [self.known[i] for i in sorted(self.known)],
         }
-        write_json(self.out, content)
-        self._path.unlink(missing_ok=True)
+        if self.out is not None and self._path is not None:
+            write_json(self.out, self.content)
+            self._path.unlink(missing_ok=True)
 
 
 def partial_path(out: Path) -> Path:
