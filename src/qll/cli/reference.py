@@ -46,14 +46,14 @@ def reference() -> str:
             parts += _command(root.commands[name], f"qll {name}", "###")
             if name == "verify":
                 solver: Any = typer.main.get_command(build_solver())
-                parts += _command(solver, "qll verify QUERY.vnnlib", "####")
+                parts += _command(solver, "qll verify", "####", "qll verify of a VNN-LIB query")
     return "\n".join(parts)
 
 
-def _command(command: Any, path: str, level: str) -> list[str]:
+def _command(command: Any, path: str, level: str, title: str = "") -> list[str]:
     context = command.make_context(path, [], resilient_parsing=True, max_content_width=WIDTH)
     context.terminal_width = WIDTH
-    parts = [f"{level} {path}\n", f"```\n{command.get_help(context).rstrip()}\n```\n"]
+    parts = [f"{level} {title or path}\n", f"```\n{command.get_help(context).rstrip()}\n```\n"]
     for name, inner in sorted(getattr(command, "commands", {}).items()):
         parts += _command(inner, f"{path} {name}", level + "#")
     return parts

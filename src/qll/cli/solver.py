@@ -62,7 +62,9 @@ def solve(
         list[str] | None,
         typer.Option(help="NAME=FILE, an ONNX file for each declared network."),
     ] = None,
-    timeout: Annotated[float, typer.Option(help="Seconds for the query.")] = NO_LIMIT,
+    timeout: Annotated[
+        float, typer.Option(help="Seconds for the query.", show_default="no limit")
+    ] = NO_LIMIT,
     serialise_assignments: Annotated[
         Path | None,
         typer.Option(
