@@ -430,3 +430,19 @@ def test_a_shipped_property_is_named(tmp_path: Path) -> None:
     (tmp_path / "mine.toml").write_text("\n".join(lines))
     done = run(folder, "--claim", tmp_path / "mine.toml")
     assert done.exit_code == 0, done.output
+
+
+def test_a_premise_that_one_float_meets_is_judged_exactly_whatever_the_network_is() -> None:
+    """Sigmoids are enclosed; what is said of inputs alone is not."""
+    least = 0.3
+    most = np.nextafter(least, 1.0)
+    prop = qll.parse(
+        f"forall x in box([0, 0], [{float(most)!r}, 1]): x[0] >= {least!r} -> y[0] <= 0", outputs=1
+    )
+    net = nn.Sequential(nn.Linear(2, 3), nn.Sigmoid(), nn.Linear(3, 1))
+    with torch.no_grad():
+        for weight in net.parameters():
+            weight.fill_(0.5)
+    (verdict,) = qll.verify(prop, load(net, input_shape=(2,)), certified=True, timeout=5)
+    assert verdict.status == "falsified", verdict
+    assert verdict.witness[0] == most
