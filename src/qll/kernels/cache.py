@@ -1,10 +1,9 @@
 """Where compiled kernels are kept between runs.
 
-numba notices when the file of a cached function changes, but not when a function that it calls in
-another file does: it then runs stale machine code. So the folder's name holds a hash of every
-source that the function can call: its module and all that this imports from the library, and so
-on. A logic's functions are called by address and do not become part of a kernel: a change there
-recompiles only them.
+A kernel is compiled again when its source has changed, or that of a function that it calls in
+another file. So the folder's name holds a hash of every source that the function can call: its
+module and all that this imports from the library, and so on. A logic's functions are called by
+address and do not become part of a kernel: a change there recompiles only them.
 """
 
 from __future__ import annotations
@@ -12,9 +11,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import os
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import cache
 from importlib.util import resolve_name
 from pathlib import Path
@@ -22,7 +19,6 @@ from typing import Any
 
 from qll.folders import user_cache
 
-_LOCK = threading.Lock()
 _PACKAGE = Path(__file__).resolve().parent.parent
 
 
@@ -99,36 +95,13 @@ def code_folder(*modules: str) -> Path | None:
     return folder if os.access(folder, os.W_OK) else None
 
 
-@contextmanager
-def cached_in(*modules: str) -> Iterator[bool]:
-    """numba functions decorated inside, which call nothing but ``modules`` and what those import,
-    keep their code in our folder; False if there is none.
-
-    numba asks for the folder when a function is decorated, and only a global setting tells it, so
-    the setting is changed for that moment alone.
-    """
-    from numba import config
-
-    folder = code_folder(*modules)
-    if folder is None:
-        yield False
-        return
-    with _LOCK:
-        saved = config.CACHE_DIR
-        config.CACHE_DIR = str(folder)
-        try:
-            yield True
-        finally:
-            config.CACHE_DIR = saved
-
-
 def compiled(**options: Any) -> Callable[[Callable[..., Any]], Any]:
     """A decorator: compile without the interpreter lock, and keep the machine code on disk."""
 
     def decorate(function: Callable[..., Any]) -> Any:
-        from numba import njit
+        from qll.kernels.dispatch import Kernel
 
-        with cached_in(function.__module__) as kept:
-            return njit(nogil=True, cache=kept, error_model="numpy", **options)(function)
+        options_of = {"nogil": True, "error_model": "numpy", **options}
+        return Kernel(function, options_of, code_folder(function.__module__))
 
     return decorate

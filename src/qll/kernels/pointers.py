@@ -7,9 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 from llvmlite import ir
-from numba import cfunc, types
+from numba import types
 
-from qll.kernels.cache import cached_in
+from qll.kernels.cache import code_folder
+from qll.kernels.dispatch import callback
 from qll.kernels.lanes import rows, single_rows
 from qll.kernels.simd import address_of, intrinsic
 
@@ -24,9 +25,7 @@ SIGNATURES = {
 
 def compile_function(function: Callable[..., None], signature: str) -> Any:
     # What it does with its rows is written in `lanes`, which it need not import.
-    with cached_in(function.__module__, __name__) as cache:
-        options = {"cache": cache, "error_model": "numpy"}
-        return cfunc(SIGNATURES[signature], **options)(function)
+    return callback(function, SIGNATURES[signature], code_folder(function.__module__, __name__))
 
 
 def _call(context: Any, builder: Any, sig: Any, args: Any) -> Any:

@@ -98,7 +98,7 @@ def kernel(function: Callable[..., Any]) -> Any:
 
 def part(function: Callable[..., Any]) -> Any:
     """A part of a kernel, compiled into it: no call, and its values stay in registers."""
-    return compiled(fastmath=FASTMATH, inline="always")(function)
+    return compiled(fastmath=FASTMATH, forceinline=True)(function)
 
 
 def aligned_floats(count: int) -> np.ndarray[Any, np.dtype[np.float32]]:
