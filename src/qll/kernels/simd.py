@@ -97,8 +97,9 @@ def kernel(function: Callable[..., Any]) -> Any:
 
 
 def part(function: Callable[..., Any]) -> Any:
-    """A part of a kernel, compiled into it: no call, and its values stay in registers."""
-    return compiled(fastmath=FASTMATH, forceinline=True)(function)
+    """A part of a kernel, compiled into it: no call, and its values stay in registers. Its arrays
+    are the caller's, and are not counted: it neither makes nor returns one."""
+    return compiled(fastmath=FASTMATH, forceinline=True, _nrt=False)(function)
 
 
 def aligned_floats(count: int) -> np.ndarray[Any, np.dtype[np.float32]]:
