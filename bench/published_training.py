@@ -85,7 +85,7 @@ def main() -> None:
     given = parser.parse_args()
     rows = []
     for data in ("mnist", "fashion"):
-        images = Images.of(data, given.data_dir, 512 if given.quick else 10_000)
+        images = Images.of(data, given.data_dir, 512 if given.quick else 4_000)
         folder = given.corpus / "models" / "classification-robustness" / data
         for published, ours in LOGICS.items():
             run = given.runs and given.runs / f"classification-robustness-{data}-{ours}-0"
