@@ -112,7 +112,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_the_commands_are_found() -> None:
     found = commands()
-    assert {"make demo", "make test", "make check", "qll show", "qll laws"} <= set(found)
+    assert {"qll doctor", "qll demo", "qll show", "qll laws"} <= set(found)
     assert any(line.startswith("qll train") for line in found)
     for start in QUICK:
         assert any(line.startswith(start) for line in found), f"'{start}' is no longer there"
@@ -121,13 +121,36 @@ def test_the_commands_are_found() -> None:
 def test_every_command_of_the_readme_runs(place: Path) -> None:
     """In order: later ones read what earlier ones wrote."""
     for command in commands():
-        if command.startswith("make "):
-            dry = ["make", "--dry-run", "--always-make", *command.split()[1:]]
-            assert subprocess.run(dry, cwd=ROOT, capture_output=True, check=False).returncode == 0
+        if command == "qll demo":  # tests/test_training_cli.py
             continue
         result = call(*shortened(command))
         exits = EXITS.get(" ".join(command.split()[:2]), {0})
         assert result.exit_code in exits, f"{command}\n{result.output}\n{result.exception!r}"
+
+
+def test_its_targets_of_make_exist() -> None:
+    targets = re.findall(r"`make (\w+)`", README)
+    assert {"demo", "test", "check"} <= set(targets)
+    dry = ["make", "--dry-run", "--always-make", *targets]
+    assert subprocess.run(dry, cwd=ROOT, capture_output=True, check=False).returncode == 0
+
+
+def numbers(text: str) -> set[str]:
+    """``18,936`` and ``18936`` are one."""
+    found = re.findall(r"\d[\d,]*(?:\.\d+)?", text)
+    return {number.strip(",").replace(",", "") for number in found}
+
+
+def test_every_figure_of_the_readme_is_one_of_the_results() -> None:
+    """Each with the command that measures it."""
+    table = README.partition("## Measured")[2].partition("\n\nWith dates")[0]
+    rows = [line.split("|")[1:-1] for line in table.splitlines()[4:]]
+    results = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
+    assert len(rows) > 4
+    for what, figure, command in rows:
+        assert numbers(figure) <= numbers(results), what
+        path = command.strip().strip("`")
+        assert (ROOT / path).is_file() and path in results, command
 
 
 def python_blocks() -> list[tuple[str, str]]:

@@ -103,7 +103,7 @@ def test_demo_trains_attacks_and_compares(tmp_path: Path, monkeypatch: pytest.Mo
     for word in ("baseline", "qll:5", "PAcc", "CAcc", "CSec", "CSat"):
         assert word in result.output
     names = {path.name for path in (tmp_path / "demo").iterdir()}
-    assert names >= {"baseline.onnx", "baseline.png", "cycle.onnx", "cycle.png"}
+    assert names >= {"baseline.onnx", "baseline.png", "cycle.onnx", "cycle.png", "rounds.png"}
 
 
 @pytest.mark.parametrize(

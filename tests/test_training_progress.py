@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from qll.cli.main import build_app
 from qll.kernels.announce import MESSAGE, announced
-from qll.training.progress import Watched, time_left
+from qll.training.progress import LiveBar, Watched, time_left
 
 
 def test_one_verdict_foretells_nothing() -> None:
@@ -43,6 +43,19 @@ def test_a_bar_on_a_terminal() -> None:
         watch("CSec (QLL)", 0, 10)
         watch("CSec (QLL)", 10, 10)
     assert "CSec (QLL)" in out.getvalue() and "10/10" in out.getvalue()
+
+
+def test_the_bar_of_training_fits_a_terminal() -> None:
+    """Nothing is cut off on 80 columns: figures and times were, behind a long title."""
+    out = io.StringIO()
+    bar = LiveBar(Console(file=out, force_terminal=True, width=80))
+    row = {"epoch": 100, "pacc": 0.926, "train_csec": 1.0, "lambda": 0.0531, "prediction_loss": 0.4}
+    with bar.bars:
+        bar.start("not-both on dice-rendered (baseline, seed 0)", 100, 10, 0)
+        bar.epoch(row)
+    assert "PAcc 92.6  CSec 100.0" in out.getvalue() and "100/100" in out.getvalue()
+    assert "…" not in out.getvalue()
+    assert "not-both on dice-rendered (baseline, seed 0)" in out.getvalue()
 
 
 def test_evaluate_says_what_it_works_on(tmp_path: Path) -> None:

@@ -121,6 +121,7 @@ def test_some_unknown_is_exit_code_11_with_its_reason(inputs: Path, fake: type[F
     result = verify(inputs, "--backend", "fake")
     assert result.exit_code == 11
     assert "point 0: unknown: out of time" in result.output
+    assert "Fix (out of time): --timeout 120 (it was 20)" in result.output
 
 
 def test_a_second_opinion_that_differs_is_an_error(inputs: Path, fake: type[Fake]) -> None:
@@ -201,9 +202,9 @@ def test_what_holds_vacuously_is_counted_apart(inputs: Path, tmp_path: Path) -> 
 
 
 def test_the_time_left_is_not_guessed_from_one_verdict() -> None:
-    from qll.cli.verify import _Board
+    from qll.cli.board import Board
 
-    board = _Board(44, {})
+    board = Board(44, {})
     board.began -= 22.0  # the first verdict, after reading
     board.add("verified")
     assert board._left()[1] is None

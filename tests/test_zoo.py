@@ -162,3 +162,17 @@ def test_the_command_lists_and_checks(tmp_path: Path) -> None:
     assert isinstance(wrong.exception, InputError) and SMALL in wrong.exception.fix
     empty = CliRunner().invoke(build_app(), ["zoo", "--folder", str(tmp_path / "none")])
     assert isinstance(empty.exception, InputError) and "QLL_ZOO" in empty.exception.fix
+
+
+def test_an_installed_package_finds_the_zoo_of_a_clone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import qll.zoo.shelf
+
+    place = tmp_path / "lib" / "python3" / "site-packages" / "qll" / "zoo" / "shelf.py"
+    monkeypatch.setattr(qll.zoo.shelf, "__file__", str(place))
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match="not here"):
+        names()
+    monkeypatch.chdir(ROOT)
+    assert SMALL in names()

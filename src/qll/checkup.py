@@ -213,4 +213,7 @@ def _proof(said: str, found: list[Verdict]) -> Finding:
     if any(verdict.status == "unknown" for verdict in found):
         fix = f"{_SECONDS:g} seconds were given here: qll verify --timeout 60 gives more"
         return Finding("proof", said, "note", fix)
+    if any(verdict.status == "falsified" for verdict in found):
+        fix = "the network does not obey it yet: qll explain tells a witness, qll repair mends the "
+        return Finding("proof", said, "note", fix + "network, qll train makes one that obeys")
     return Finding("proof", said)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from qll.cli.options import counted
+
 if TYPE_CHECKING:
     from qll.networks import Network
     from qll.property import Property
@@ -25,7 +27,7 @@ def closed_lines(
         detail = f" ({row['detail']})" if row.get("detail") else ""
         return [f"unknown: {row['reason']}{detail}{short}"]
     if status == "verified" or row.get("witness") is None:
-        return [f"{status} ({row['nodes']} nodes, {row['seconds']:.2f} s)"]
+        return [f"{status} ({counted(row['nodes'], 'node')}, {row['seconds']:.2f} s)"]
     broke = f": {row['detail']}" if row.get("detail") else ""
     witness = witness_lines(rule, row["witness"], row.get("witness2"), networks)
     return [f"falsified ({row['seconds']:.2f} s){broke}", *witness]

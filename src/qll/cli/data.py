@@ -230,7 +230,7 @@ def _write(console: Console, opened: Opened, found: DataSet, out: Path | None) -
     if names and all(name == f"column {k}" for k, name in enumerate(names, start=1)):
         columns = tuple(names)
     file = None
-    if opened.path is not None and path != opened.path.with_suffix(".toml"):
+    if opened.path is not None:
         file = os.path.relpath(opened.path, path.parent)
     if found.schema is None:  # pragma: no cover
         raise AssertionError

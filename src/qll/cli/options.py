@@ -18,6 +18,14 @@ Target = Annotated[
 Features = Annotated[str, typer.Option(help="Of a table: the columns to predict from.")]
 
 
+def counted(number: int, noun: str) -> str:
+    """
+    >>> counted(1, "node"), counted(2, "node")
+    ('1 node', '2 nodes')
+    """
+    return f"{number} {noun}" + ("" if number == 1 else "s")
+
+
 def data_options(target: str, features: str) -> dict[str, Any]:
     """What was said of a table, as ``qll.data.load`` takes it."""
     return {k: v for k, v in (("target", target), ("features", features)) if v}

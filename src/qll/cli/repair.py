@@ -13,6 +13,7 @@ from qll.cli.options import (
     DATA_HELP,
     Features,
     Target,
+    counted,
     data_options,
     parse_settings,
 )
@@ -84,7 +85,7 @@ def repair(
 
     def tell(row: dict[str, Any]) -> None:
         console.print(
-            f"round {row['round']}: {row['status']} ({row['nodes']} nodes, "
+            f"round {row['round']}: {row['status']} ({counted(row['nodes'], 'node')}, "
             f"{row['proof_seconds']:.1f} s), weights moved {100 * row['moved']:.2f} %"
         )
 
@@ -93,7 +94,9 @@ def repair(
     rule = load_fitting(prop, fits, **parse_settings(settings))
     with announced(lambda text: typer.echo(text, err=True)):
         result, _ = run(rule, handle, config, out, data=loaded, on_round=tell)
-    console.print(f"\n{result.status} after {result.rounds} rounds, {result.seconds:.0f} s")
+    console.print(
+        f"\n{result.status} after {counted(result.rounds, 'round')}, {result.seconds:.0f} s"
+    )
     for name, value in _lines(result, handle.output_size):
         console.print(f"{name:44}{value}")
     said = {

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from qll.cli.answers import json_option, prints_json, store
+from qll.cli.board import Board
 from qll.cli.closed import closed_lines
 from qll.cli.options import DATA_HELP, Features, Target, data_options, parse_settings
 
@@ -19,6 +20,8 @@ EXIT_UNKNOWN = 11
 EXIT_UNCERTIFIED = 12
 # Points of which the details are shown; the rest are in --json.
 _SHOWN = 20
+# Seconds for a data point of many, and for the only question that is asked.
+_EACH, _ONCE = 10.0, 60.0
 # Test data at which it is looked whether the network decides anything.
 _LOOKED_AT = 1000
 
@@ -47,7 +50,10 @@ def verify(
     against: Annotated[
         Path | None, typer.Option(help="The network of x2, if it is another one: an ONNX file.")
     ] = None,
-    timeout: Annotated[float, typer.Option(help="Seconds for each data point.")] = 10.0,
+    timeout: Annotated[
+        float | None,
+        typer.Option(help="Seconds for each data point: 10; for a rule that is asked once: 60."),
+    ] = None,
     memory: Annotated[
         float | None,
         typer.Option(help="GB for each process; by default half of what is free, shared by all."),
@@ -110,6 +116,8 @@ def verify(
         return _points(data, data_dir, images, labels, count, handle.output_size, table)
 
     asked = _ask(prop, handle, given, read_points, has_data=data is not None or images is not None)
+    if timeout is None:
+        timeout = _ONCE if asked.closed else _EACH
     problem = Problem.of(
         asked.rule,
         handle,
@@ -134,7 +142,7 @@ def verify(
     journal = Journal(None if prints_json(out) else out, problem)
     if len(problem):
         problem.write_claim()
-    with journal, _Board(len(problem), journal.known) as board:
+    with journal, Board(len(problem), journal.known) as board:
         left = [i for i in range(len(problem)) if i not in journal.known]
         with announced(board.tell):
             if left and workers.is_local:
@@ -144,7 +152,8 @@ def verify(
                 journal.add(index, verdict)
                 board.add(verdict.as_json()["status"])
     other = handle if against is None else load_network(against)
-    code = _conclude(journal, asked, (handle, other), wants_certificates=certificate is not None)
+    wants = certificate is not None
+    code = _conclude(journal, asked, (handle, other), seconds=timeout, wants_certificates=wants)
     if prints_json(out):
         store(out, journal.content)
     if code:
@@ -191,7 +200,9 @@ def _ask(
     return _Asked(rule, points, truth, data)
 
 
-def _conclude(journal: Any, asked: _Asked, networks: Any, *, wants_certificates: bool) -> int:
+def _conclude(
+    journal: Any, asked: _Asked, networks: Any, *, seconds: float, wants_certificates: bool
+) -> int:
     """What is said at the end, and the exit code."""
     known = journal.known
     statuses = [row["status"] for row in known.values()]
@@ -203,7 +214,7 @@ def _conclude(journal: Any, asked: _Asked, networks: Any, *, wants_certificates:
         lines = [_summary(tally, vacuous), *_details(known, asked.points, asked.schema)]
     if tally["verified"] > vacuous:
         lines.insert(1, _rests_on(known))
-    for line in [*lines, *_constant(networks[0], asked.data)]:
+    for line in [*lines, *_advice(known, seconds), *_constant(networks[0], asked.data)]:
         typer.echo(line)
     _stop_the_line(known)
     missing = _missing(known) if wants_certificates else {}
@@ -216,6 +227,21 @@ def _conclude(journal: Any, asked: _Asked, networks: Any, *, wants_certificates:
     if tally["unknown"]:
         return EXIT_UNKNOWN
     return EXIT_UNCERTIFIED if missing else 0
+
+
+def _advice(known: dict[int, dict[str, Any]], seconds: float) -> list[str]:
+    """What to do about each reason for an ``unknown``; a refused proof is told apart."""
+    from qll.verify.explanation import ADVICE
+    from qll.verify.verdict import Reason
+
+    reasons = {row["reason"] for row in known.values() if row["status"] == "unknown"}
+    advice = {**ADVICE, Reason.REFUSED: ""}
+    advice[Reason.TIME] = (
+        f"--timeout {6 * seconds:g} (it was {seconds:g}), a smaller region, or train on the rule: "
+        "such networks are decided many times faster"
+    )
+    said = ((reason, advice.get(reason, "")) for reason in sorted(reasons))
+    return [f"Fix ({reason}): {text}" for reason, text in said if text]
 
 
 def _constant(network: Any, found: Any) -> list[str]:
@@ -400,78 +426,6 @@ def _points(
             fix="pass the labels of these images",
         )
     return points, truth, None
-
-
-class _Board:
-    """Counts, rate and time left: a live line in a terminal, a plain one now and then elsewhere."""
-
-    _EVERY = 15.0  # seconds between plain lines
-
-    def __init__(self, total: int, known: dict[int, dict[str, Any]]) -> None:
-        from rich.console import Console
-
-        self.total = total
-        self.tally = {"verified": 0, "falsified": 0, "unknown": 0}
-        for row in known.values():
-            self.tally[row["status"]] += 1
-        self.resumed = len(known)
-        self.began = self.said = time.monotonic()
-        self.console = Console(stderr=True)
-        self.live: Any = None
-
-    def __enter__(self) -> _Board:
-        if self.resumed:
-            self.console.print(f"resuming: {self.resumed} of {self.total} were decided before")
-        if self.console.is_terminal:
-            from rich.live import Live
-
-            self.live = Live(self._table(), console=self.console, transient=True)
-            self.live.start()
-        return self
-
-    def _left(self) -> tuple[float, float | None]:
-        """Verdicts a second, and the seconds that the others will take, once that can be said."""
-        from qll.training.progress import time_left
-
-        done = sum(self.tally.values()) - self.resumed
-        seconds = time.monotonic() - self.began
-        rate = done / seconds if seconds > 0 else 0.0
-        return rate, time_left(done, self.total - self.resumed, seconds)
-
-    def tell(self, text: str) -> None:
-        self.console.print(text, highlight=False, markup=False)
-
-    def _table(self) -> Any:
-        from rich.table import Table
-
-        rate, left = self._left()
-        table = Table(show_edge=False, pad_edge=False)
-        for column in ("verified", "falsified", "unknown", "left", "a second", "time left"):
-            table.add_column(column, justify="right")
-        table.add_row(
-            f"[green]{self.tally['verified']}",
-            f"[red]{self.tally['falsified']}",
-            f"[yellow]{self.tally['unknown']}",
-            str(self.total - sum(self.tally.values())),
-            f"{rate:.1f}",
-            "-" if left is None else f"{left:.0f} s",
-        )
-        return table
-
-    def add(self, status: str) -> None:
-        self.tally[status] += 1
-        if self.live is not None:
-            self.live.update(self._table())
-        elif time.monotonic() - self.said > self._EVERY:
-            self.said = time.monotonic()
-            counts = ", ".join(f"{v} {k}" for k, v in self.tally.items())
-            left = self._left()[1]
-            rest = "" if left is None else f"; about {left:.0f} s left"
-            self.console.print(f"{counts} of {self.total}{rest}")
-
-    def __exit__(self, *_: object) -> None:
-        if self.live is not None:
-            self.live.stop()
 
 
 def register(app: typer.Typer) -> None:

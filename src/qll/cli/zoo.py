@@ -14,7 +14,8 @@ app = typer.Typer(
     help="Proved networks: list them, check their proofs here, add one.", rich_markup_mode=None
 )
 Folder = Annotated[
-    Path | None, typer.Option(help="The zoo; default: $QLL_ZOO, then that of the repository.")
+    Path | None,
+    typer.Option(help="The zoo; default: $QLL_ZOO, then that of the repository, ./zoo."),
 ]
 
 

@@ -184,7 +184,9 @@ def schema_text(
 ) -> str:
     """The TOML of a schema; read again with its table, it is the same schema."""
     target = [t.name for t in schema.targets]
-    lines = ["# What the columns mean; see docs/data.md. Edit it, then pass the table to --data."]
+    lines = [
+        "# What the columns mean; see docs/data.md. Edit it, then pass it, or the table, to --data."
+    ]
     if file is not None:
         lines.append(f"file = {_toml(file)}")
     if columns:

@@ -71,7 +71,6 @@ class LiveBar:
         )
 
         self.bars = Progress(
-            TextColumn("{task.description}"),
             BarColumn(),
             TextColumn("epoch"),
             MofNCompleteColumn(),
@@ -87,7 +86,8 @@ class LiveBar:
 
     def start(self, title: str, epochs: int, steps: int, done: int) -> None:
         self._steps, self._done = max(steps, 1), float(done)
-        self._task = self.bars.add_task(title, total=epochs, completed=done, figures="")
+        self.note(title)  # above the bar, which has no room for it on 80 columns
+        self._task = self.bars.add_task("", total=epochs, completed=done, figures="")
 
     def step(self) -> None:
         self._done += 1 / self._steps
@@ -95,7 +95,7 @@ class LiveBar:
 
     def epoch(self, row: Mapping[str, Any]) -> None:
         self._done = float(row["epoch"])
-        self.bars.update(self._task, completed=self._done, figures=describe(row))
+        self.bars.update(self._task, completed=self._done, figures=describe(row, 2))
 
     def note(self, text: str) -> None:
         self.bars.console.print(text, highlight=False, markup=False)
@@ -164,15 +164,16 @@ class Watched:
             self._bars.stop()
 
 
-def describe(row: Mapping[str, Any]) -> str:
-    """PAcc or R2 (test), CSec (attacked training batches) and lambda of an epoch."""
+def describe(row: Mapping[str, Any], most: int | None = None) -> str:
+    """PAcc or R2 (test), CSec (attacked training batches) and lambda of an epoch; at ``most`` so
+    many of them."""
     parts = [] if row.get("pacc") is None else [f"PAcc {100 * row['pacc']:.1f}"]
     if row.get("r2") is not None:
-        parts.append(f"R2 {row['r2']:.3f}  RMSE {row['rmse']:.4g}")
+        parts += [f"R2 {row['r2']:.3f}", f"RMSE {row['rmse']:.4g}"]
     if row.get("train_csec") is not None:
         parts.append(f"CSec {100 * row['train_csec']:.1f}")
         parts.append(f"lambda {row['lambda']:.3g}")
-    return "  ".join([*parts, f"loss {row['prediction_loss']:.4g}"])
+    return "  ".join([*parts, f"loss {row['prediction_loss']:.4g}"][:most])
 
 
 @contextmanager

@@ -35,8 +35,8 @@ EVIDENCE = {
 }
 # By the texts of `qll.verify.verdict.Reason`.
 ADVICE = {
-    "out of time": "give it more time (--timeout), a smaller region, or train on the rule: such "
-    "networks are decided many times faster",
+    "out of time": "give it more time (--timeout, timeout=), a smaller region, or train on the "
+    "rule: such networks are decided many times faster",
     "out of nodes": "give it more time, or train on the rule",
     "out of memory": "raise the limit (--memory), or leave more for each process (--jobs 1)",
     "near-tie": "real and float32 arithmetic differ on the witness: ask about one of them "

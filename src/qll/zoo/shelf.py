@@ -59,16 +59,18 @@ class ProvedNetwork:
 
 
 def zoo_folder(given: Path | None = None) -> Path:
-    """``given``, else $QLL_ZOO, else the one of the repository that this package is run from."""
-    named = os.environ.get(ENVIRONMENT)
-    chosen = given or (Path(named) if named else Path(__file__).parents[3] / "zoo")
+    """``given``, else $QLL_ZOO, else the one of the repository that this package is run from, else
+    the one here: a package that was installed from a clone does not know where that is."""
+    named, beside = os.environ.get(ENVIRONMENT), Path(__file__).parents[3] / "zoo"
+    chosen = given or (Path(named) if named else beside if beside.is_dir() else Path("zoo"))
     if not chosen.is_dir():
         raise InputError(
             "the zoo of proved networks is not here",
             where=str(chosen),
             expected="the folder 'zoo' of the repository",
             found="no such folder",
-            fix=f"clone the repository, and pass --folder or set {ENVIRONMENT} to its folder zoo",
+            fix=f"run it in a clone of the repository, pass --folder, or set {ENVIRONMENT} to its "
+            "folder zoo",
         )
     return chosen
 
