@@ -29,7 +29,7 @@ def draw_cycle(
     figure = Figure(figsize=(9.0, 2.9), dpi=110, layout="constrained")
     FigureCanvasAgg(figure)
     shown = clean is not None and witness is not None
-    places = figure.subplots(1, 3 if shown else 1, width_ratios=(1, 1, 2.4) if shown else None)
+    places: Any = figure.subplots(1, 3 if shown else 1, width_ratios=(1, 1, 2.4) if shown else None)
     if shown:
         for axes, picture, title in zip(
             places,
