@@ -3,24 +3,33 @@
 from __future__ import annotations
 
 import io
+import json
 import lzma
+import shlex
 import shutil
 import zipfile
 from collections.abc import Callable
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
+import torch
+from torch import nn
 from typer.testing import CliRunner
 
 import qll
 from qll.cli.main import build_app
 from qll.errors import InputError
+from qll.networks.onnx_writer import onnx_bytes
+from qll.training.config import resolve
 from qll.zoo.card import card_text, read_card
 from qll.zoo.check import SUFFIX, check, read_hashes
+from qll.zoo.recipe import recipe_of
 from qll.zoo.shelf import ProvedNetwork, names, zoo
 
 ROOT = Path(__file__).parents[1]
 SMALL = "dice-exactly-one"
+CLOSED = "pendulum"  # a rule without data points
 KEPT = 9
 MOST_BYTES = 25 * 2**20
 
@@ -31,7 +40,8 @@ def test_every_card_is_read_and_says_what_its_files_say() -> None:
         entry = qll.zoo(name)
         assert entry.card.name == name
         assert read_card(entry.path) == entry.card
-        assert entry.network.output_size in (6, 10)
+        assert entry.property.is_closed == entry.card.closed
+        assert entry.property.specification.outputs in (None, entry.network.output_size)
         assert len(read_hashes(entry)) == (
             entry.card.proved.verified + entry.card.proved.falsified + entry.card.proved.unknown
         )
@@ -52,6 +62,130 @@ def test_all_networks_are_checked(name: str) -> None:
     found = check(zoo(name), sample=5, seed=0)
     assert found.failures == []
     assert sum(found.confirmed.values()) > 0
+
+
+def test_a_rule_without_points_is_checked_here() -> None:
+    entry = qll.zoo(CLOSED)
+    assert "R2 0.869, verified on the whole domain" in repr(entry)
+    found = check(entry)
+    assert (found.failures, found.confirmed, found.proved) == ([], {"verified": 1}, {"verified": 1})
+
+
+def _of_closed(tmp_path: Path, change: Callable[[Path], None]) -> list[str]:
+    place = tmp_path / CLOSED
+    shutil.copytree(ROOT / "zoo" / CLOSED, place)
+    change(place)
+    return check(zoo(CLOSED, folder=tmp_path), sample=0).failures
+
+
+def _edit_card(place: Path, **update: object) -> None:
+    card = read_card(place).model_copy(update=update)
+    (place / "card.toml").write_text(card_text(card), encoding="utf-8")
+
+
+def test_whoever_swaps_files_of_a_rule_without_points_is_noticed(tmp_path: Path) -> None:
+    def network(place: Path) -> None:
+        """Another network, which the card names."""
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(2, 4), nn.ReLU(), nn.Linear(4, 1))
+        data = onnx_bytes(model.eval(), input_shape=(2,))
+        (place / "network.onnx").write_bytes(data)
+        _edit_card(place, network_sha256=sha256(data).hexdigest())
+
+    def rule(place: Path) -> None:
+        """A stronger one, with the parameters that the card says."""
+        text = (place / "rule.qll").read_text(encoding="utf-8").replace("<= 0.3)", "<= 0.1)")
+        (place / "rule.qll").write_text(text, encoding="utf-8")
+
+    def parameter(place: Path) -> None:
+        _edit_card(place, parameters={"sine": 0.0023, "strength": 1.0})
+
+    def evidence(place: Path) -> None:
+        with zipfile.ZipFile(ROOT / "zoo" / SMALL / "certificates.zip") as archive:
+            other = archive.read("00000.qllcert")
+        _with_files(place, lambda files: files.update({"00000.qllcert": other}))
+
+    def none(place: Path) -> None:
+        _with_files(place, dict.clear)
+
+    def twice(place: Path) -> None:
+        _with_files(place, lambda files: files.update({"00001.qllcert": files["00000.qllcert"]}))
+
+    def many(place: Path) -> None:
+        """As if more had been proved."""
+        line = lzma.decompress((place / "hashes.xz").read_bytes()).decode()
+        rows = [line.replace("0 ", f"{k} ", 1) for k in range(10)]
+        (place / "hashes.xz").write_bytes(lzma.compress("".join(rows).encode()))
+        proved = read_card(place).proved.model_copy(update={"verified": 10})
+        _edit_card(place, proved=proved)
+
+    def points(place: Path) -> None:
+        _edit_card(place, closed=False)
+
+    for change, said in {
+        network: "00000.qllcert: NOT CONFIRMED",
+        rule: "NOT CONFIRMED: not what the claim says: line",
+        parameter: "the card's parameters",
+        evidence: "00000.qllcert: NOT CONFIRMED",
+        none: "region 0: its certificate is missing",
+        twice: "a second certificate of region 0",
+        many: "has one region, hashes.xz lists 10",
+        points: "the card says a rule of data points",
+    }.items():
+        failures = _of_closed(tmp_path / change.__name__, change)
+        assert any(said in line for line in failures), (change.__name__, failures)
+
+
+def test_a_run_is_added(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A closed rule with a probability in it: certificates quote it as such, not as a logit."""
+    monkeypatch.chdir(tmp_path)
+    rule = "parameter p: probability = 0.6\nforall x in box(0, 1): y[0] >= p\n"
+    Path("likely.qll").write_text(rule)
+    run = tmp_path / "run"
+    run.mkdir()
+    model = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1))
+    nn.init.constant_(model[2].weight, 0.5)
+    nn.init.constant_(model[2].bias, 1.0)
+    (run / "model.onnx").write_bytes(onnx_bytes(model.eval(), input_shape=(2,)))
+    config = resolve("likely.qll", "own.toml", options={"epochs": 3}, settings=["p=0.7"])
+    (run / "config.json").write_text(config.model_dump_json())
+    (run / "evaluation.json").write_text(json.dumps({"pacc": None, "r2": 0.5}))
+    command = "verify likely.qll --network run/model.onnx --set p=0.7 --json v.json --certificate c"
+    assert CliRunner().invoke(build_app(), command.split()).exit_code == 0
+    command = "zoo --folder shelf add mine --run run --verdicts v.json --certificates c"
+    Path("shelf").mkdir()
+    added = CliRunner().invoke(build_app(), command.split(), catch_exceptions=False)
+    assert added.exit_code == 0
+    entry = zoo("mine", folder="shelf")
+    assert entry.card.closed and entry.card.r2 == 0.5 and entry.card.data == "own"
+    assert entry.card.parameters == {"p": 0.7}
+    assert entry.card.recipe == (
+        "qll train likely.qll --data own.toml --method attack --epochs 3 --seed 0 --set p=0.7"
+    )
+    with zipfile.ZipFile(entry.certificates) as archive:
+        assert archive.namelist() == ["00000.qllcert"]
+    found = check(entry)
+    assert (found.failures, found.confirmed) == ([], {"verified": 1})
+    # evidence of another rule, and a verdict without any
+    rewritten = Path("c/claim.toml").read_text()
+    Path("c/claim.toml").write_text(rewritten.replace("0.7", "0.6"))
+    with pytest.raises(InputError, match="about another rule"):
+        CliRunner().invoke(build_app(), command.split(), catch_exceptions=False)
+    Path("c/claim.toml").write_text(rewritten)
+    Path("c/00000.qllcert").unlink()
+    CliRunner().invoke(build_app(), command.split(), catch_exceptions=False)
+    assert zoo("mine", folder="shelf").card.proved.unknown == 1
+
+
+def test_a_recipe_says_all_that_was_set() -> None:
+    settings = ["stages=[{share = 0.5, logic = 'baseline'}, {}]", "options.size=0.5", "weight=2"]
+    config = resolve("not-both", "dice", options={"method": "small-box"}, settings=settings)
+    words = shlex.split(recipe_of(config))
+    again = [words[k + 1] for k, word in enumerate(words) if word == "--set"]
+    assert resolve("not-both", "dice", options={"method": "small-box"}, settings=again) == config
+    unset = resolve("not-both", "own.toml").model_copy(update={"enough": None})
+    with pytest.raises(InputError, match="one command does not say"):
+        recipe_of(unset)
 
 
 def _copied(tmp_path: Path, change: Callable[[Path], None] = lambda place: None) -> ProvedNetwork:
@@ -106,7 +240,8 @@ def test_another_rule_is_noticed(tmp_path: Path) -> None:
         path.write_text(text.replace("0.01568627450980392", "0.5"), encoding="utf-8")
 
     found = check(_copied(tmp_path, change), sample=0)
-    assert found.confirmed == {} and "NOT CONFIRMED" in found.failures[0]
+    assert found.confirmed == {} and "the card's parameters" in found.failures[0]
+    assert all("NOT CONFIRMED" in line for line in found.failures[1 : KEPT + 1])
 
 
 def test_another_missing_or_doubled_certificate_is_noticed(tmp_path: Path) -> None:
@@ -128,6 +263,17 @@ def test_a_card_that_says_more_is_noticed(tmp_path: Path) -> None:
 
     found = check(_copied(tmp_path, change), sample=0)
     assert any(f"the card says {KEPT + 1} verified" in line for line in found.failures)
+
+
+def test_points_cannot_be_left_out(tmp_path: Path) -> None:
+    """A claim without points would take a certificate of any."""
+
+    def closed(files: dict[str, bytes]) -> None:
+        text = "property = '''forall x in box(0, 1): y[0] >= 0'''"
+        files["claim.toml"] = f"{text}\nnetwork = 'sha256:{'0' * 64}'\n".encode()
+
+    with pytest.raises(InputError, match="zoo is damaged"):
+        check(_copied(tmp_path, lambda place: _with_files(place, closed)), sample=0)
 
 
 @pytest.mark.parametrize(

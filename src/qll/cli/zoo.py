@@ -21,7 +21,8 @@ Folder = Annotated[
 
 @app.callback(invoke_without_command=True)
 def listed(context: typer.Context, folder: Folder = None, out: JsonFile = None) -> None:
-    """List the networks with their accuracy and what is proved of the test set.
+    """List the networks with their accuracy (R2 of a regression) and what is proved: so many
+    regions around test data, or the whole domain.
 
     Example: qll zoo check mnist-robust
     """
@@ -30,18 +31,18 @@ def listed(context: typer.Context, folder: Folder = None, out: JsonFile = None) 
     context.obj = folder
     if context.invoked_subcommand is not None:
         return
-    rows = [("name", "rule", "data", "PAcc", "proved", "regions", "unknown")]
-    for name in names(folder):
-        card = zoo(name, folder=folder).card
+    cards = [zoo(name, folder=folder).card for name in names(folder)]
+    rows = [("name", "rule", "data", "accuracy", "proved", "regions", "unknown")]
+    for card in cards:
         held = card.proved
         rows.append(
             (
-                name,
+                card.name,
                 card.rule,
                 card.data,
-                f"{card.accuracy:.1%}",
+                card.figure,
                 f"{held.share:.1%}",
-                f"{held.meant:,}",
+                "whole domain" if card.closed else f"{held.meant:,}",
                 str(held.unknown),
             )
         )
@@ -50,7 +51,7 @@ def listed(context: typer.Context, folder: Folder = None, out: JsonFile = None) 
         left = [row[k].ljust(widths[k]) for k in range(3)]
         right = [row[k].rjust(widths[k]) for k in range(3, len(row))]
         typer.echo("  ".join([*left, *right]).rstrip())
-    store(out, [dict(zip(rows[0], row, strict=True)) for row in rows[1:]])
+    store(out, [card.model_dump(exclude_none=True) for card in cards])
 
 
 @app.command()
@@ -101,6 +102,13 @@ def add(
     certificates: Annotated[Path, typer.Option(help="Of the same call, --certificate.")],
     count: Annotated[int, typer.Option(min=1, help="Regions whose certificates are kept.")] = 100,
     licence: Annotated[str, typer.Option(help="Of the network and its data.")] = "MIT",
+    data: Annotated[
+        str, typer.Option(help="What the data are called; default: as in the run.")
+    ] = "",
+    recipe: Annotated[
+        list[str] | None,
+        typer.Option(help="A command that made it, in order; default: the run's qll train."),
+    ] = None,
     out: JsonFile = None,
 ) -> None:
     """Put a trained and proved run into the zoo.
@@ -111,7 +119,17 @@ def add(
     from qll.zoo.shelf import zoo_folder
 
     place = zoo_folder(context.obj)
-    add_network(name, run, verdicts, certificates, place, count=count, licence=licence)
+    add_network(
+        name,
+        run,
+        verdicts,
+        certificates,
+        place,
+        count=count,
+        licence=licence,
+        data=data,
+        recipe=recipe or [],
+    )
     typer.echo(place / name)
     store(out, {"name": name, "folder": str(place / name)})
 

@@ -6,7 +6,7 @@ import io
 import json
 import lzma
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -16,22 +16,35 @@ import numpy as np
 from qll.audit import read_claim
 from qll.errors import InputError
 from qll.files import read_json, write_atomically, write_error
-from qll.metrics import tally
-from qll.properties import load
+from qll.formula.question import canonical
+from qll.metrics import is_vacuous, tally
+from qll.properties import parse
+from qll.property import Property
 from qll.reports.compact import folder_pieces
 from qll.training.config import build
 from qll.zoo.card import NAME, Card, Proved, card_text
-from qll.zoo.check import CLAIM, POINTS, SUFFIX
+from qll.zoo.check import CLAIM, POINTS, SUFFIX, parameters_of
+from qll.zoo.recipe import recipe_of
 
 _LABELS = "labels = "
 _EARLIEST = (1980, 1, 1, 0, 0, 0)  # the same archive whenever it is made
 
 
 def add(
-    name: str, run: Path, verdicts: Path, certificates: Path, out: Path, *, count: int, licence: str
+    name: str,
+    run: Path,
+    verdicts: Path,
+    certificates: Path,
+    out: Path,
+    *,
+    count: int,
+    licence: str,
+    data: str = "",
+    recipe: Sequence[str] = (),
 ) -> Card:
     """``verdicts`` and ``certificates`` are what ``qll verify --count 0 --json V --certificate C``
-    wrote of the run's network; the evidence of the first ``count`` regions is kept."""
+    wrote of the run's network; the evidence of the first ``count`` regions is kept. ``data`` is
+    what the data are called, ``recipe`` the commands where the run's own is not all."""
     pieces = folder_pieces(run)
     values = read_json(verdicts, "verdicts")
     network = (run / "model.onnx").read_bytes()
@@ -53,17 +66,21 @@ def add(
             fix="go on with it: qll train --resume",
         )
     config = build(dict(pieces.config))
-    prop = load(config.property, **values["parameters"])
-    rows = sorted(values["verdicts"], key=lambda row: int(row["point"]))
+    prop = parse(values["text"], name=str(verdicts))
+    _require_same(prop, digest, certificates)
+    rows = [_confirmed(row, certificates) for row in values["verdicts"]]
+    rows.sort(key=lambda row: int(row["point"]))
+    accuracy = pieces.evaluation["pacc"]
     card = Card(
         name=name,
         rule=Path(config.property).stem,
-        parameters={key: float(value) for key, value in values["parameters"].items()},
-        data=config.data,
-        recipe=f"qll train {Path(config.property).stem} --data {config.data} "
-        f"--method {config.method} --seed {config.seed}",
+        parameters=parameters_of(prop),
+        data=data or Path(config.data).stem,
+        recipe="\n".join(recipe) or recipe_of(config),
         seed=config.seed,
-        accuracy=float(pieces.evaluation["pacc"]["share"]),
+        accuracy=None if accuracy is None else float(accuracy["share"]),
+        r2=None if accuracy is not None else float(pieces.evaluation["r2"]),
+        closed=prop.is_closed,
         proved=Proved(**tally(rows)),
         timeout=float(values["timeout"]),
         machine=str(pieces.environment.get("processor", "")),
@@ -79,7 +96,8 @@ def add(
     write_atomically(place / "network.onnx", network)
     write_atomically(place / "rule.qll", prop.show().encode())
     write_atomically(place / "hashes.xz", lzma.compress(hashes.encode("ascii"), preset=9))
-    write_atomically(place / "certificates.zip", _archive(certificates, count))
+    archive = _archive(certificates, 1 if card.closed else count, closed=card.closed)
+    write_atomically(place / "certificates.zip", archive)
     write_atomically(place / NAME, card_text(card).encode())
     return card
 
@@ -88,21 +106,44 @@ def _file(certificates: Path, point: int) -> Path:
     return certificates / f"{point:05d}{SUFFIX}"
 
 
+def _require_same(prop: Property, digest: str, certificates: Path) -> None:
+    """Of the rule that was verdicted, and of this network."""
+    claim = read_claim(certificates / CLAIM)
+    text = canonical(prop.specification, parameters_of(prop))
+    for what, mine, theirs in (("rule", text, claim.text), ("network", digest, claim.network)):
+        if mine != theirs:
+            raise InputError(
+                f"these certificates are about another {what}",
+                where=str(certificates / CLAIM),
+                expected=mine,
+                found=theirs,
+                fix="pass --json and --certificate of one and the same qll verify",
+            )
+
+
+def _confirmed(row: Mapping[str, Any], certificates: Path) -> dict[str, Any]:
+    """A verdict without evidence is not one that a card speaks of."""
+    bare = not is_vacuous(row) and not _file(certificates, int(row["point"])).is_file()
+    return {**row, "status": "unknown"} if bare else dict(row)
+
+
 def _hashed(row: Mapping[str, Any], certificates: Path) -> str:
     path = _file(certificates, int(row["point"]))
     digest = sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
     return f"{row['point']} {row['status']} {digest}".rstrip() + "\n"
 
 
-def _archive(certificates: Path, count: int) -> bytes:
-    """The first ``count`` points with their labels, and the certificates of those that have one."""
+def _archive(certificates: Path, count: int, *, closed: bool) -> bytes:
+    """The certificates of the first ``count`` points, of those that have one; and the points with
+    their labels, unless the rule is ``closed``: then nothing depends on them."""
     points = read_claim(certificates / CLAIM).points[:count]
     content = io.BytesIO()
     with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
-        held = io.BytesIO()
-        np.save(held, points, allow_pickle=False)
-        _store(archive, CLAIM, _claim(certificates / CLAIM, len(points)))
-        _store(archive, POINTS, held.getvalue())
+        if not closed:
+            held = io.BytesIO()
+            np.save(held, points, allow_pickle=False)
+            _store(archive, CLAIM, _claim(certificates / CLAIM, len(points)))
+            _store(archive, POINTS, held.getvalue())
         for point in range(len(points)):
             path = _file(certificates, point)
             if path.is_file():

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from qll.errors import InputError
 from qll.files import parse_toml
@@ -19,7 +19,8 @@ class _Part(BaseModel):
 
 
 class Proved(_Part):
-    """Regions of the whole test set, decided by the verifier and confirmed by the checker."""
+    """Regions of the whole test set, or the one of a closed rule, decided by the verifier and
+    confirmed by the checker."""
 
     verified: int = Field(ge=0)
     falsified: int = Field(ge=0)
@@ -36,23 +37,42 @@ class Proved(_Part):
     def share(self) -> float:
         return (self.verified - self.vacuous) / self.meant if self.meant else 0.0
 
+    @property
+    def status(self) -> str:
+        """Of one region, as a closed rule has it."""
+        return next((s for s in ("falsified", "unknown") if getattr(self, s)), "verified")
+
 
 class Card(_Part):
     name: str
     rule: str
-    """The shipped property, with ``parameters``; rule.qll has its text."""
+    """What the rule is called; rule.qll has its text, with ``parameters`` as they are."""
     parameters: dict[str, float]
     data: str
     recipe: str
-    """The command that trained it."""
+    """The commands that made it, one a line, in the folder of the repository."""
     seed: int
-    accuracy: float = Field(ge=0, le=1)
+    accuracy: float | None = Field(default=None, ge=0, le=1)
     """PAcc on the whole test set."""
+    r2: float | None = Field(default=None, le=1)
+    """Of a regression, in its place: the share of the variance that is explained."""
+    closed: bool = False
+    """Whether the rule depends on no data point, so that its one region is the whole domain."""
     proved: Proved
     timeout: float
     machine: str
     licence: str
     network_sha256: str = Field(pattern="^[0-9a-f]{64}$")
+
+    @model_validator(mode="after")
+    def _has_one_figure(self) -> Self:
+        if (self.accuracy is None) == (self.r2 is None):
+            raise ValueError("either accuracy or r2 is given")
+        return self
+
+    @property
+    def figure(self) -> str:
+        return f"R2 {self.r2:.3f}" if self.accuracy is None else f"{self.accuracy:.1%}"
 
 
 def read_card(folder: Path) -> Card:
@@ -71,7 +91,7 @@ def read_card(folder: Path) -> Card:
 
 def card_text(card: Card) -> str:
     """TOML: strings, numbers and two small tables, as ``read_card`` takes them."""
-    values = card.model_dump()
+    values = card.model_dump(exclude_none=True, exclude_defaults=True)
     tables = {name: values.pop(name) for name in ("parameters", "proved")}
     lines = [_line(name, value) for name, value in values.items()]
     for name, table in tables.items():
@@ -80,6 +100,9 @@ def card_text(card: Card) -> str:
 
 
 def _line(name: str, value: Any) -> str:
-    # TOML's basic strings are JSON's, as long as nothing above U+FFFF is escaped.
-    shown = json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)
-    return f"{name} = {shown}"
+    if isinstance(value, str) and "\n" in value and "'''" not in value:
+        return f"{name} = '''\n{value}'''"
+    if isinstance(value, str | bool):
+        # TOML's basic strings are JSON's, as long as nothing above U+FFFF is escaped.
+        return f"{name} = {json.dumps(value, ensure_ascii=False)}"
+    return f"{name} = {value!r}"

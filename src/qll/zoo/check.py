@@ -1,7 +1,8 @@
 """A network of the zoo seen for oneself: its certificates checked, a sample of regions re-proved.
 
 Nothing of the card is believed: the claim that certificates are compared with is made of the
-network's and the rule's own files, here.
+network's and the rule's own files, here. Where the rule depends on data points, these and their
+labels are the archive's; a closed rule takes nothing from the archive but the evidence.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from qll.audit import Expected, audit, read_claim
 from qll.errors import InputError
 from qll.files import MOST_BYTES
 from qll.formula.question import canonical
+from qll.property import Property
 from qll.zoo.shelf import ProvedNetwork
 
 SUFFIX = ".qllcert"
@@ -52,8 +54,10 @@ def check(
         found.failures.append("network.onnx is not the network that the card names")
         return found
     listed = read_hashes(entry)
+    _compare_rule(entry, listed, found)
     with tempfile.TemporaryDirectory() as name:
         place = Path(name)
+        _unpack(entry, place)
         expected = _expected(entry, place)
         decided = _audit_all(place, network, expected, listed, found, progress)
     _compare_counts(entry, listed, found)
@@ -80,8 +84,29 @@ def read_hashes(entry: ProvedNetwork) -> dict[int, tuple[str, str]]:
         raise _damaged(entry.hashes, "lines of region, status and SHA-256", error) from error
 
 
-def _expected(entry: ProvedNetwork, place: Path) -> Expected:
-    """The claim about the stored points, of this network and this rule and no other."""
+def _compare_rule(entry: ProvedNetwork, listed: dict[int, tuple[str, str]], found: Checked) -> None:
+    """What the card and the list of hashes say of the rule, against its text."""
+    prop, card = entry.property, entry.card
+    own = parameters_of(prop)
+    if own != card.parameters:
+        found.failures.append(
+            f"the card's parameters are {card.parameters}, those of rule.qll {own}"
+        )
+    if prop.is_closed != card.closed:
+        said = "a rule without data points" if card.closed else "a rule of data points"
+        found.failures.append(f"the card says {said}, rule.qll is another")
+    if prop.is_closed and set(listed) != {0}:
+        found.failures.append(
+            f"a rule without data points has one region, hashes.xz lists {len(listed)}"
+        )
+
+
+def parameters_of(prop: Property) -> dict[str, float]:
+    """In the units that they are declared in, as certificates quote them."""
+    return {p.name: prop.value_of(p.name) for p in prop.specification.parameters}
+
+
+def _unpack(entry: ProvedNetwork, place: Path) -> None:
     try:
         with zipfile.ZipFile(entry.certificates) as archive:
             for item in archive.infolist():
@@ -90,14 +115,21 @@ def _expected(entry: ProvedNetwork, place: Path) -> Expected:
                 (place / item.filename).write_bytes(archive.read(item))
     except (OSError, ValueError, zipfile.BadZipFile, RuntimeError) as error:
         raise _damaged(entry.certificates, "certificates, claim and points", error) from error
+
+
+def _expected(entry: ProvedNetwork, place: Path) -> Expected:
+    """The claim of this network and this rule and no other, about the stored points if the rule
+    depends on any."""
+    prop, network = entry.property, entry.card.network_sha256
+    text = canonical(prop.specification, parameters_of(prop))
+    if prop.is_closed:
+        return Expected(text, network, np.zeros((1, 0)))
     held = read_claim(place / CLAIM)
-    prop = entry.property
-    return Expected(
-        text=canonical(prop.specification, prop.values),
-        network=entry.card.network_sha256,
-        points=held.points,
-        labels=held.labels,
-    )
+    if held.points.shape[1] != entry.network.input_size:  # no numbers at all: every point would do
+        error = ValueError(f"points of {held.points.shape[1]} numbers")
+        wanted = f"points of {entry.network.input_size} numbers"
+        raise _damaged(entry.certificates, wanted, error)
+    return Expected(text, network, held.points, held.labels)
 
 
 def _audit_all(
@@ -118,8 +150,11 @@ def _audit_all(
             found.failures.append(f"{path.name}: NOT CONFIRMED: {answer.reason}")
         else:
             row = expected.compare(answer.claim)
-            decided[row] = answer.verdict
-            found.confirmed[answer.verdict] = found.confirmed.get(answer.verdict, 0) + 1
+            if row in decided:
+                found.failures.append(f"{path.name}: a second certificate of region {row}")
+            else:
+                decided[row] = answer.verdict
+                found.confirmed[answer.verdict] = found.confirmed.get(answer.verdict, 0) + 1
             if listed.get(row) != (answer.verdict, sha256(data).hexdigest()):
                 found.failures.append(f"{path.name}: another certificate than hashes.xz lists")
         if progress is not None:
@@ -140,6 +175,11 @@ def _compare_counts(
             found.failures.append(
                 f"the card says {getattr(said, status)} {status}, hashes.xz lists {count}"
             )
+    bare = sum(held == ("verified", "") for held in listed.values())
+    if bare != said.vacuous:  # a region of which the rule says nothing needs no certificate
+        found.failures.append(
+            f"{bare} verified regions have no certificate, the card says {said.vacuous} vacuous"
+        )
 
 
 def _prove_again(
@@ -151,7 +191,9 @@ def _prove_again(
 ) -> None:
     from qll.verify.api import verify
 
-    x = expected.points[list(rows)].reshape(-1, *entry.network.input_shape[-3:])
+    x: Any = None
+    if not entry.property.is_closed:
+        x = expected.points[list(rows)].reshape(-1, *entry.network.input_shape[-3:])
     labels: Any = None
     if expected.labels is not None:
         chosen = [expected.labels[row] for row in rows]

@@ -52,10 +52,11 @@ class ProvedNetwork:
 
     def __repr__(self) -> str:
         card = self.card
-        return (
-            f"{card.name}: {card.rule} on {card.data}, accuracy {card.accuracy:.1%}, "
-            f"proved {card.proved.share:.1%} of {card.proved.meant:,} regions"
-        )
+        figure = card.figure if card.accuracy is None else f"accuracy {card.figure}"
+        share = f"proved {card.proved.share:.1%} of {card.proved.meant:,} regions"
+        if card.closed:
+            share = f"{card.proved.status} on the whole domain"
+        return f"{card.name}: {card.rule} on {card.data}, {figure}, {share}"
 
 
 def zoo_folder(given: Path | None = None) -> Path:
