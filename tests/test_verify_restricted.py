@@ -11,7 +11,7 @@ from qll.verify import restricted
 from qll.verify.backend import Budget
 from qll.verify.backends.bab import BranchAndBound
 from qll.verify.query import Query
-from qll.verify.restricted import restrict
+from qll.verify.restricted import restrict, restrict_by_crown
 from qll.verify.verdict import Status
 
 
@@ -32,15 +32,19 @@ def a_query(seed: int, above: float = 1.0) -> Query:
     return Query(network, lower, upper, Max(tuple(leaves)))
 
 
+@pytest.mark.parametrize("crown", [False, True])
 @pytest.mark.parametrize("seed", range(12))
-def test_the_smaller_network_is_the_same_up_to_its_error(seed: int) -> None:
+def test_the_smaller_network_is_the_same_up_to_its_error(seed: int, crown: bool) -> None:
     query = a_query(seed)
-    small = restrict(query)
-    assert small is not None
+    small = restrict_by_crown(query, lambda: False) if crown else restrict(query)
+    assert small is not None and small.known is not None
     assert small.query.form.input_size == (query.upper > query.lower).sum()
     assert small.query.form.relu_count <= query.form.relu_count
     rng = np.random.default_rng(seed)
     points = rng.uniform(small.query.lower, small.query.upper, (200, small.free.size))
+    layers = small.query.form.pre_activations(points)[:-1]
+    for z, low, high in zip(layers, *small.known, strict=True):
+        assert ((low <= z) & (z <= high)).all()
     whole = small.expand(points)
     assert ((whole >= query.lower) & (whole <= query.upper)).all()
     ours, theirs = small.query.form.forward(points), query.form.forward(whole)
@@ -57,14 +61,18 @@ def test_the_smaller_network_is_the_same_up_to_its_error(seed: int) -> None:
     )
 
 
+@pytest.mark.parametrize("few", [0, 10])
 @pytest.mark.parametrize("seed", range(8))
 def test_verdicts_are_those_of_the_whole_network(
-    seed: int, monkeypatch: pytest.MonkeyPatch
+    seed: int, few: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """By splits of neurons, and of boxes."""
+    monkeypatch.setattr("qll.verify.backends.bab.FEW_INPUTS", few)
     query = a_query(seed, above=2.0)
     budget = Budget(20.0)
     smaller = BranchAndBound().decide([query], budget)[0]
-    monkeypatch.setattr("qll.verify.backends.bab.restrict", lambda *_: None)
+    for name in ("restrict", "restrict_by_crown"):
+        monkeypatch.setattr(f"qll.verify.backends.bab.{name}", lambda *_: None)
     whole = BranchAndBound().decide([query], budget)[0]
     assert smaller.status is whole.status is not Status.UNKNOWN
 

@@ -49,6 +49,10 @@ class GraphBounder:
     def groups(self) -> Groups | None:
         return self.crown.groups
 
+    @property
+    def copies(self) -> int:
+        return 0 if self.groups is None else self.groups.copies
+
     def prepare(self) -> None:
         """Nothing is compiled here."""
 
@@ -90,7 +94,7 @@ class GraphBounder:
             alpha=self._slopes(low, high),
             beta=np.zeros(neurons, dtype=np.float32),
             weight=np.ones(len(offset), dtype=np.float32),
-            delta=np.zeros(self.crown.copies, dtype=np.float32),
+            delta=np.zeros(self.copies, dtype=np.float32),
             point=None if self.form.is_relu else np.zeros(neurons),
         )
 

@@ -14,6 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from qll.bounds.bounder import Stop
 from qll.bounds.domain import Single, Subdomain, never_worse
@@ -23,6 +24,7 @@ from qll.bounds.groups import Array
 from qll.bounds.layout import Layout
 from qll.bounds.rounding import Rounding, Sizes, proved
 from qll.bounds.rows import Rows
+from qll.bounds.splits import NeuronSplit, SignSplit
 from qll.kernels import available
 from qll.networks.relu_form import FormLayer, ReluForm
 
@@ -53,12 +55,66 @@ class SparseGraphBounder(GraphBounder):
     def prepare(self) -> None:
         load_kernels()
 
-    def domain(
-        self, low: Array, high: Array, objective: Array, offset: Array, size: Array
-    ) -> Subdomain:
-        found = super().domain(low, high, objective, offset, size)
-        found.delta = np.zeros(0, dtype=np.float32)
-        return found
+    def interval(self, sizes: Sizes, stop: Stop) -> tuple[Array, Array]:
+        """By CROWN, as the reference has it, from interval arithmetic that knows what was found of
+        the layers below; once ``stop`` says so, the rest is left to that."""
+        rows, inputs = self.rows, self.rows.inputs
+        middle, radius = np.empty(rows.columns), np.empty(rows.columns)
+        middle[:inputs] = (sizes.lower + sizes.upper) / 2
+        radius[:inputs] = (sizes.upper - sizes.lower) / 2
+        low, high = np.empty(rows.neurons), np.empty(rows.neurons)
+        for k, layer in enumerate(self.form.layers[:-1], start=1):
+            part = self.layout.part(k - 1)
+            before, own = inputs + part.start, slice(inputs + part.start, inputs + part.stop)
+            with np.errstate(invalid="ignore", over="ignore"):
+                matrix = rows.matrix[part, :before]
+                centre = rows.bias[part] + matrix @ middle[:before]
+                spread = sizes.unit * sizes.layer(k) + abs(matrix) @ radius[:before]
+                least, most = centre - spread, centre + spread
+            low[part] = np.where(np.isfinite(least), least, -np.inf)
+            high[part] = np.where(np.isfinite(most), most, np.inf)
+            if any(source for source, _ in layer.terms):
+                self._crown(sizes, k, low, high, stop)
+            sizes.bound(k, low[part], high[part])
+            least, most = (np.maximum(side[part], 0.0) for side in (low, high))
+            with np.errstate(invalid="ignore", over="ignore"):
+                middle[own], radius[own] = (least + most) / 2, (most - least) / 2
+        return low, high
+
+    def _crown(self, sizes: Sizes, k: int, low: Array, high: Array, stop: Stop) -> None:
+        """Better bounds of those neurons of layer ``k`` whose sign is not known, in place."""
+        from qll.kernels.crown_graph import ROWS, bound_rows
+
+        part, indptr = self.layout.part(k - 1), self.rows.matrix.indptr
+        open_ = np.flatnonzero((low[part] < 0) & (high[part] > 0)) + part.start
+        # Neighbours share lanes: what they reach is about the same.
+        first = self.rows.matrix.indices[np.minimum(indptr[open_], self.rows.matrix.nnz - 1)]
+        open_ = open_[np.argsort(first, kind="stable")]
+        held = np.concatenate([sizes.layer(j) for j in range(1, k + 1)])
+        mid, rad = (sizes.lower + sizes.upper) / 2, (sizes.upper - sizes.lower) / 2
+        half = ROWS // 2
+        for start in range(0, len(open_), half):
+            if stop():
+                break
+            some = open_[start : start + half]
+            signs = np.repeat([1.0, -1.0], len(some))
+            found = proved(
+                bound_rows(
+                    *self._packed(np.float64), self._ends[:k], mid, rad, low, high, held,
+                    sizes.unit, np.tile(some, 2), signs,
+                )[: 2 * len(some)]
+            )  # fmt: skip
+            low[some] = np.maximum(low[some], found[: len(some)])
+            high[some] = np.minimum(high[some], -found[len(some) :])
+
+    def splittable(self, domain: Subdomain) -> NDArray[np.bool_]:
+        return np.asarray((domain.low < 0) & (domain.high > 0))
+
+    def split(self, domain: Subdomain, neuron: int) -> NeuronSplit:
+        return SignSplit(neuron)
+
+    def _slopes(self, low: Array, high: Array) -> Single:
+        return np.asarray(high > -low, dtype=np.float32)
 
     @cached_property
     def rows(self) -> Rows:
@@ -197,9 +253,6 @@ class _Below(SparseGraphBounder):
     def output(self, index: int, sign: int) -> tuple[Array, Array]:
         return np.array([[index, sign]], dtype=np.float64), np.zeros(1)
 
-    def _slopes(self, low: Array, high: Array) -> Single:
-        return np.asarray(high > -low, dtype=np.float32)
-
     def domain(
         self, low: Array, high: Array, objective: Array, offset: Array, size: Array
     ) -> Subdomain:
@@ -223,13 +276,13 @@ class _Below(SparseGraphBounder):
 
 @cache
 def load_kernels() -> None:
-    """By a bound of the smallest network."""
-    one = np.ones((1, 1))
-    form = ReluForm((1,), (FormLayer(np.ones(1), ((0, one),)), FormLayer(np.ones(1), ((1, one),))))
-    network: Any = SimpleNamespace(relu_form=form)
+    """By bounds of a network of one input and two neurons."""
+    one, half = np.ones((1, 1)), np.full(1, -0.5)
+    layers = [FormLayer(half / 2**k, ((k, one),)) for k in range(3)]
+    network: Any = SimpleNamespace(relu_form=ReluForm((1,), tuple(layers)))
     sizes = Sizes(Rounding(network), np.zeros(1), np.ones(1))
-    low, high = sizes.interval()[0]
-    bounder = SparseGraphBounder(form)
+    bounder = SparseGraphBounder(network.relu_form)
+    low, high = bounder.interval(sizes, lambda: False)
     domain = bounder.domain(low, high, np.ones((1, 1)), np.zeros(1), np.ones(1))
     bounder.ascend([domain], sizes, 1, stop=lambda: False)
     bounder.evaluate([domain], sizes, stop=lambda: False)

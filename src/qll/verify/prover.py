@@ -84,11 +84,9 @@ class NeuronProver:
         with np.errstate(over="ignore", invalid="ignore"):
             run = Run(
                 self.bounder, query, self.sizes(query), effort=self.effort, deadline=deadline,
-                search=search, keeps=self.keeps,
+                search=search, keeps=self.keeps, known=known,
             )  # fmt: skip
             run.most_nodes, run.most_short, run.turn = most_nodes, most_short, self.turn
-            if known is not None:
-                run.learn(*known)
             try:
                 return run.execute()
             except OutOfTime:  # within a step; what is known stays known

@@ -13,26 +13,33 @@ sizes ``S_k`` and the unit of `qll.bounds.rounding`, and constants known up to a
 since ReLU enlarges no difference, what folding may have cost is at most ``unit S_k``, and so is
 what the new bias has lost. A leaf of the condition is raised by ``|coefficients| e`` of the
 outputs: where R does not violate the raised one, N does not violate the query.
+
+Which ReLUs are off interval arithmetic says at once. CROWN says more, and two of three neurons of a
+convolutional network are off then; its bounds, wider by ``e_k``, are also those of R.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from qll.bounds.rounding import Rounding, Sizes
+from qll.bounds.sparse_graph import SparseGraphBounder
 from qll.formula.hard import Affine, HardForm, affine
 from qll.networks.matrices import compact, entries
 from qll.networks.relu_form import FormLayer, ReluForm
 from qll.verify.condition import Array
 from qll.verify.proof import Outcome, Search
 from qll.verify.query import Query
+
+Known: TypeAlias = tuple[list[Array], list[Array]]  # lower and upper ends, by layer
 
 # Below this many weights a network is small enough as it is.
 LEAST_ENTRIES = 100_000
@@ -49,6 +56,7 @@ class Restricted:
     query: Query
     free: NDArray[np.int64]
     base: Array
+    known: Known | None = None  # bounds of the hidden layers
 
     def expand(self, points: Array) -> Array:
         """(..., inputs) of the network from those that move."""
@@ -70,22 +78,66 @@ class Restricted:
             return outcome
         return replace(outcome, candidate=self.expand(outcome.candidate))
 
+    def closer(self, stop: Callable[[], bool]) -> Restricted:
+        """Restricted once more, by CROWN."""
+        found = restrict_by_crown(self.query, stop)
+        if found is None:
+            return self
+        return replace(found, free=self.free[found.free], base=self.base)
+
+
+def _is_plain(query: Query) -> bool:
+    """Of boxes and outputs of a large ReLU network, and nothing else."""
+    form = query.form
+    plain = form.is_relu and query.search.inputs is None and not query.constraints
+    plain = plain and not query.rounds and query.integers is None and not query.in_float32
+    plain = plain and query.choices == ((),) and len(form.layers) > 1
+    return plain and _entries(form.layers) >= LEAST_ENTRIES
+
+
+def _entries(layers: Sequence[FormLayer]) -> int:
+    return sum(entries(w).size for layer in layers for _, w in layer.terms)
+
 
 def restrict(query: Query, rounding: Rounding | None = None) -> Restricted | None:
     """None where little would be gained, or where more is asked than boxes and outputs;
     ``rounding`` is that of the network, which several queries may share."""
+    if not _is_plain(query):
+        return None
+    rounding = Rounding(query.network, query.form) if rounding is None else rounding
+    sizes = Sizes(rounding, query.lower, query.upper, leaves=query.search.leaves)
+    smaller = _Smaller(query.form, sizes, sizes.interval()[:-1], query.lower, query.upper)
+    return _restricted(query, smaller)
+
+
+def restrict_by_crown(
+    query: Query,
+    stop: Callable[[], bool],
+    bounder: SparseGraphBounder | None = None,
+    rounding: Rounding | None = None,
+) -> Restricted | None:
+    """The same by CROWN's bounds, which are ``known`` then: of the query itself where little else
+    is gained. ``bounder`` and ``rounding`` are those of the network."""
     form = query.form
-    many = sum(entries(w).size for layer in form.layers for _, w in layer.terms)
-    plain = form.is_relu and query.search.inputs is None and not query.constraints
-    plain = plain and not query.rounds
-    if many < LEAST_ENTRIES or not plain or query.integers is not None or query.in_float32:
+    if not _is_plain(query) or not SparseGraphBounder.fits(form):
         return None
-    if query.choices != ((),) or len(form.layers) < 2:
-        return None
+    bounder = SparseGraphBounder(form) if bounder is None else bounder
+    bounder.prepare()
     rounding = Rounding(query.network, form) if rounding is None else rounding
     sizes = Sizes(rounding, query.lower, query.upper, leaves=query.search.leaves)
-    smaller = _Smaller(form, sizes, query.lower, query.upper)
-    left = sum(entries(w).size for layer in smaller.layers for _, w in layer.terms)
+    low, high = bounder.interval(sizes, stop)
+    parts = [bounder.layout.part(k) for k in range(bounder.layout.layers)]
+    bounds = [(low[part], high[part]) for part in parts]
+    smaller = _Smaller(form, sizes, bounds, query.lower, query.upper)
+    found = _restricted(query, smaller)
+    if found is not None:
+        return found
+    every: NDArray[np.int64] = np.arange(query.lower.size)
+    return Restricted(query, every, query.lower, ([b[0] for b in bounds], [b[1] for b in bounds]))
+
+
+def _restricted(query: Query, smaller: _Smaller) -> Restricted | None:
+    left, many = _entries(smaller.layers), _entries(query.form.layers)
     if not np.isfinite(smaller.error).all() or left > SHARE * many:
         return None
     network: Any = SimpleNamespace(relu_form=ReluForm((len(smaller.free),), smaller.layers))
@@ -99,11 +151,20 @@ def restrict(query: Query, rounding: Rounding | None = None) -> Restricted | Non
     )
     if small.search.tree != query.search.tree:  # the leaves have other numbers
         return None
-    return Restricted(small, smaller.free, query.lower)
+    return Restricted(small, smaller.free, query.lower, smaller.known)
 
 
 class _Smaller:
-    def __init__(self, form: ReluForm, sizes: Sizes, lower: Array, upper: Array) -> None:
+    """By bounds of the hidden layers of the network."""
+
+    def __init__(
+        self,
+        form: ReluForm,
+        sizes: Sizes,
+        bounds: Sequence[tuple[Array, Array]],
+        lower: Array,
+        upper: Array,
+    ) -> None:
         moves = upper > lower
         if not moves.any():
             moves[0] = True  # a network has inputs
@@ -113,17 +174,18 @@ class _Smaller:
         middle, radius = np.where(moves, 0.0, lower), np.zeros(lower.size)
         middles, radii, errors = [middle], [radius], [np.zeros(self.free.size)]
         layers = []
+        self.known: Known = ([], [])
         unit = sizes.unit
-        for k, (layer, (low, high)) in enumerate(zip(form.layers, sizes.interval(), strict=True)):
+        for k, layer in enumerate(form.layers):
             last = k == len(form.layers) - 1
             moves = np.zeros(layer.width, dtype=bool)
             for source, weight in layer.terms:
                 reads = np.zeros(weight.shape[1])
                 reads[kept[source]] = 1.0
                 moves |= np.asarray(abs(weight) @ reads) > 0
-            mine = np.ones(layer.width, dtype=bool) if last else moves & (high > 0)
+            mine = np.ones(layer.width, dtype=bool) if last else moves & (bounds[k][1] > 0)
             if not mine.any():
-                mine[int(high.argmax())] = True  # a layer has neurons
+                mine[int(bounds[k][1].argmax())] = True  # a layer has neurons
             rows = np.flatnonzero(mine)
             bias, terms = layer.bias[rows], []
             error = 2.0 * unit * sizes.layer(k + 1)[rows]
@@ -133,13 +195,18 @@ class _Smaller:
                 part = compact(some[:, kept[source]])
                 error = error + abs(some) @ radii[source] + abs(part) @ errors[source]
                 terms.append((source, part))
+            errors.append(np.asarray(error) * ROOM)
+            kept.append(rows)
+            layers.append(FormLayer(np.asarray(bias), tuple(terms), layer.activation))
+            if last:
+                break
+            low, high = bounds[k]
             least, most = layer.activation.enclose(low, high)
             middles.append(np.where(mine, 0.0, (least + most) / 2))
             # what is off is 0 exactly: both ends are
             radii.append(np.where(mine, 0.0, (most - least) / 2 * ROOM))
-            errors.append(np.asarray(error) * ROOM)
-            kept.append(rows)
-            layers.append(FormLayer(np.asarray(bias), tuple(terms), layer.activation))
+            self.known[0].append(np.nextafter(low[rows] - errors[-1], -np.inf))
+            self.known[1].append(np.nextafter(high[rows] + errors[-1], np.inf))
         self.layers = tuple(layers)
         self.error: Array = errors[-1]
 

@@ -53,7 +53,10 @@ class Root(ABC):
         deadline: float,
         search: Search,
         keeps: bool,
+        known: tuple[Sequence[Array], Sequence[Array]] | None = None,
     ) -> None:
+        """``known`` are bounds of the hidden layers that somebody else has proved; a proof that is
+        written down begins with its own ones."""
         self.bounder = bounder
         self.layout = bounder.layout
         self.query = query
@@ -65,11 +68,17 @@ class Root(ABC):
         self.climbing = 0.0  # seconds in linear programmes
         self.most_nodes = np.inf
         self.most_short = np.inf
-        self.low, self.high = bounder.interval(sizes, self.out_of_time)
+        if known is None or keeps:
+            self.low, self.high = bounder.interval(sizes, self.out_of_time)
+        else:
+            self.low = np.full(self.layout.neurons, -np.inf)
+            self.high = np.full(self.layout.neurons, np.inf)
         loose = (self.low < 0) & (self.high > 0)
         self.proof = NeuronProof(
             query.search.tree, bounder.layout, bounder.groups, bounder.start, loose
         )
+        if known is not None:
+            self.learn(*known)
         self.keeps = keeps  # closed domains, for a certificate
         self.outcome = Outcome(proof=self.proof if keeps else None)
         self.known: list[Obligation] = []
@@ -103,11 +112,13 @@ class Root(ABC):
         )
 
     def learn(self, low: Sequence[Array], high: Sequence[Array]) -> None:
-        """Bounds of the hidden layers that somebody else has proved."""
+        """Bounds of the hidden layers, in the network's own order."""
         for k in range(self.layout.layers):
             part, spread = self.layout.part(k), self.layout.spread
             self.low[part] = np.maximum(self.low[part], spread(k, low[k], -1.0))
             self.high[part] = np.minimum(self.high[part], spread(k, high[k], -1.0))
+            ends = (self.layout.gather(k, side) for side in (self.low, self.high))
+            self.sizes.bound(k + 1, *ends)
 
     def drop(self) -> None:
         """Forget a proof that has grown too large; the bounds stay proved."""

@@ -29,7 +29,7 @@ from qll.verify.pattern import climb
 from qll.verify.proof import NO_TIME, Outcome
 from qll.verify.prover import NeuronProver
 from qll.verify.query import Query
-from qll.verify.restricted import Restricted, restrict
+from qll.verify.restricted import Restricted, restrict, restrict_by_crown
 from qll.verify.rounded import RoundProver
 from qll.verify.verdict import PROVER_NOTE, Reason, Status, Verdict
 
@@ -98,6 +98,7 @@ class BranchAndBound(Backend):
                     if found.verdicts[i] is None and plan is SECOND:
                         found.verdicts[i] = self._walk(queries[i], best, work.deadline, near, i)
         provers: dict[tuple[bool, bool], Prover] = {}
+        graphs: list[SparseGraphBounder] = []  # of the network, once it is needed
         rounding = Rounding(queries[0].network, queries[0].form)
         keys = [(query.search.inputs is None, splits_boxes(query)) for query in queries]
         for i, query in enumerate(queries):
@@ -108,14 +109,19 @@ class BranchAndBound(Backend):
             if found.verdicts[i] is None and not budget.proofs and self.choose is None:
                 with found.paid_by([i], "root") as work:
                     found.verdicts[i] = self._lightly(network, query, work.deadline, small)
-            if small is None and found.verdicts[i] is None and keys[i] not in provers:
+            if found.verdicts[i] is None and not budget.proofs and self.choose is None:
+                with found.paid_by([i], "root") as work:
+                    small = self._closer(query, small, rounding, graphs, work.deadline)
+            whole = small is None or small.query is query
+            if whole and found.verdicts[i] is None and keys[i] not in provers:
                 with found.paid_by([k for k in found.open if keys[k] == keys[i]], "root"):
                     provers[keys[i]] = prover = (self.choose or choose_prover)(query)
                     # Boxes that a checker can follow are more: first the verdict, then the proof.
                     prover.keeps = budget.proofs and (prover.tells_freely or not budget.welcome)
             if found.verdicts[i] is None:
                 # A checker reads the whole network: it could not follow a proof of a part.
-                prover = provers[keys[i]] if small is None else choose_prover(small.query)
+                asked = query if small is None else small.query
+                prover = provers[keys[i]] if whole else choose_prover(asked)
                 prover.prepare()
                 with found.paid_by([i], "root") as work:
                     until = work.deadline
@@ -141,6 +147,27 @@ class BranchAndBound(Backend):
             prover.most = 1
         verdict = self._prove(prover, network, query, deadline, None, small, proofs=False)
         return replace(verdict, proof=None) if verdict.decided else None
+
+    def _closer(
+        self,
+        query: Query,
+        small: Restricted | None,
+        rounding: Rounding,
+        graphs: list[SparseGraphBounder],
+        deadline: float,
+    ) -> Restricted | None:
+        """What is left of the network by CROWN's bounds, where neurons are to be split."""
+
+        def stop() -> bool:
+            return clock.now() > deadline
+
+        if splits_boxes(query if small is None else small.query):
+            return small
+        if small is not None:
+            return small.closer(stop)
+        if not graphs:
+            graphs.append(SparseGraphBounder(query.form))
+        return restrict_by_crown(query, stop, graphs[0], rounding)
 
     def _walk(
         self, query: Query, found: Found, deadline: float, near: dict[int, Judgement], index: int
@@ -221,7 +248,10 @@ class BranchAndBound(Backend):
         if small is None:
             outcome = prover.prove(query, deadline, search)
         else:
-            outcome = small.told(prover.prove(small.query, deadline, small.seeking(search)))
+            seek, known = small.seeking(search), {}
+            if small.known is not None and isinstance(prover, NeuronProver):
+                known = {"known": small.known}
+            outcome = small.told(prover.prove(small.query, deadline, seek, **known))
         if outcome.proved and proofs and not prover.keeps:
             outcome = _again(prover, query, outcome, start, deadline)
         return replace(_as_verdict(outcome, ties), proof=outcome.proof)
