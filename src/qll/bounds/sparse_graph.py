@@ -30,6 +30,8 @@ from qll.networks.relu_form import FormLayer, ReluForm
 
 # Multiplications between two looks at the clock: some tenths of a second.
 PIECE_PRODUCTS = 2_000_000_000
+# Neurons whose bounds are sought together: of so many some share what they reach.
+BATCH_BELOW = 256
 
 
 class SparseGraphBounder(GraphBounder):
@@ -83,29 +85,57 @@ class SparseGraphBounder(GraphBounder):
 
     def _crown(self, sizes: Sizes, k: int, low: Array, high: Array, stop: Stop) -> None:
         """Better bounds of those neurons of layer ``k`` whose sign is not known, in place."""
-        from qll.kernels.crown_graph import ROWS, bound_rows
-
-        part, indptr = self.layout.part(k - 1), self.rows.matrix.indptr
+        part = self.layout.part(k - 1)
         open_ = np.flatnonzero((low[part] < 0) & (high[part] > 0)) + part.start
-        # Neighbours share lanes: what they reach is about the same.
-        first = self.rows.matrix.indices[np.minimum(indptr[open_], self.rows.matrix.nnz - 1)]
-        open_ = open_[np.argsort(first, kind="stable")]
+        targets = np.concatenate([open_, open_])
+        signs = np.repeat([1.0, -1.0], len(open_))
+        slopes = (high[: part.start] > -low[: part.start]).astype(np.float64)
         held = np.concatenate([sizes.layer(j) for j in range(1, k + 1)])
+        found = self._bound_rows(sizes, k, low, high, held, targets, signs, slopes, stop)
+        low[open_] = np.maximum(low[open_], found[: len(open_)])
+        high[open_] = np.minimum(high[open_], -found[len(open_) :])
+
+    def neighbours(self, rows: Any) -> Any:
+        """An order of neurons in which those that read the same columns come together."""
+        indptr, indices = self.rows.matrix.indptr, self.rows.matrix.indices
+        some = indptr[rows + 1] > indptr[rows]
+        first = np.where(some, indices[np.minimum(indptr[rows], max(len(indices) - 1, 0))], -1)
+        return np.argsort(first, kind="stable")
+
+    def _bound_rows(
+        self, sizes: Sizes, k: int, low: Array, high: Array, held: Array, targets: Any, signs: Any,
+        slopes: Any, stop: Stop,
+    ) -> Array:  # fmt: skip
+        """Rigorous bounds of ``signs`` times the neurons ``targets`` of layer ``k``, with the same
+        ``slopes`` for all of them or (neurons, targets) of them; -inf where there was no time."""
+        from qll.kernels.crown_graph import WIDTH, bound_rows
+        from qll.kernels.dual_graph import reached
+
+        network = self.packed(np.float64)
+        inputs, starts, columns, *_ = network
+        ends = self._ends[:k]
+        count = int(ends[-1])
         mid, rad = (sizes.lower + sizes.upper) / 2, (sizes.upper - sizes.lower) / 2
-        half = ROWS // 2
-        for start in range(0, len(open_), half):
+        alive, split = high[:count] > 0, np.zeros(count, dtype=bool)
+        shared = np.repeat(slopes, WIDTH) if slopes.ndim == 1 else None
+        found = np.full(len(targets), -np.inf)
+        order = self.neighbours(targets)
+        for start in range(0, len(targets), WIDTH):
             if stop():
                 break
-            some = open_[start : start + half]
-            signs = np.repeat([1.0, -1.0], len(some))
-            found = proved(
-                bound_rows(
-                    *self._packed(np.float64), self._ends[:k], mid, rad, low, high, held,
-                    sizes.unit, np.tile(some, 2), signs,
-                )[: 2 * len(some)]
-            )  # fmt: skip
-            low[some] = np.maximum(low[some], found[: len(some)])
-            high[some] = np.minimum(high[some], -found[len(some) :])
+            some = order[start : start + WIDTH]
+            rows = targets[some]
+            top = np.concatenate([columns[starts[i] : starts[i + 1]] for i in rows])
+            alpha = shared
+            if alpha is None:
+                alpha = np.zeros((count, WIDTH))
+                alpha[:, : len(some)] = np.clip(slopes[:, some], 0.0, 1.0)
+                alpha = alpha.reshape(-1)
+            found[some] = bound_rows(
+                network, ends, mid, rad, low, high, alpha, held, sizes.unit, rows, signs[some],
+                *reached(inputs, starts[: count + 1], columns, alive, split, top),
+            )[: len(some)]  # fmt: skip
+        return proved(found)
 
     def splittable(self, domain: Subdomain) -> NDArray[np.bool_]:
         return np.asarray((domain.low < 0) & (domain.high > 0))
@@ -128,7 +158,7 @@ class SparseGraphBounder(GraphBounder):
     def _kept(self) -> dict[type, tuple[Any, ...]]:
         return {}
 
-    def _packed(self, kind: type) -> tuple[Any, ...]:
+    def packed(self, kind: type) -> tuple[Any, ...]:
         if kind not in self._kept:
             rows = self.rows
             self._kept[kind] = (
@@ -166,58 +196,82 @@ class SparseGraphBounder(GraphBounder):
     def _lanes(
         self, some: Sequence[Subdomain], sizes: Sizes, steps: int, target: float, stop: Stop
     ) -> None:
-        from qll.kernels.dual_graph import LANES, ascend
+        from qll.kernels.dual_graph import LANES, ascend, minimise, reached, relax
 
+        network = self.packed(np.float32)
+        inputs, starts, columns, *_ = network
         spare = [*some, *[some[0]] * (LANES - len(some))]
         most = max(len(d.offset) for d in some)
 
-        def lanes(values: Sequence[Any]) -> Single:
-            return np.ascontiguousarray(np.stack(values, axis=-1), dtype=np.float32)
+        def lanes(name: str) -> Single:
+            values = [getattr(d, name) for d in spare]
+            if all(value is values[0] for value in values):
+                return np.repeat(values[0].astype(np.float32), LANES)
+            return np.stack(values).astype(np.float32).T.reshape(-1)
 
-        def padded(values: Any) -> Any:
-            return np.concatenate([values, np.repeat(values[:1], most - len(values), axis=0)])
+        def padded(values: Sequence[Any]) -> Any:
+            """Each with its first row repeated up to a common number."""
+            rest = [np.repeat(v[:1], most - len(v), axis=0) for v in values]
+            return np.stack([np.concatenate(pair) for pair in zip(values, rest, strict=True)], -1)
 
         asked = [self._objectives(d) for d in some]
         asked += [asked[0]] * (LANES - len(some))
         top = np.unique(np.concatenate([columns for columns, *_ in asked]))
         objective = np.zeros((most, len(top), LANES), dtype=np.float32)
-        for lane, (columns, rows, _) in enumerate(asked):
-            objective[:, np.searchsorted(top, columns), lane] = padded(rows)
-        offset = lanes([padded(constant) for *_, constant in asked])
-        low, high, sign, alpha, beta = (
-            lanes([getattr(d, name) for d in spare])
-            for name in ("low", "high", "sign", "alpha", "beta")
-        )
-        weight = lanes([padded(d.weight) for d in spare])
+        for lane, (own, coefficients, _) in enumerate(asked):
+            rest = np.repeat(coefficients[:1], most - len(coefficients), axis=0)
+            objective[:, np.searchsorted(top, own), lane] = np.concatenate([coefficients, rest])
+        offset = padded([constant for *_, constant in asked]).astype(np.float32).reshape(-1)
+        weight = padded([d.weight for d in spare]).astype(np.float32).reshape(-1)
+        low, high, sign, alpha, beta = map(lanes, ("low", "high", "sign", "alpha", "beta"))
+        alive, split = (v.reshape(-1, LANES).any(axis=1) for v in (high > 0, sign != 0))
+        rows, read = reached(inputs, starts, columns, alive, split, top)
+        lines = tuple(np.zeros_like(low) for _ in range(3))
+        moving = relax(rows, low, high, sign, alpha, beta, *lines)
+        reads = (top, objective.reshape(-1), offset, rows, read)
+        mid, rad = (sizes.lower + sizes.upper) / 2, (sizes.upper - sizes.lower) / 2
+        box = (np.repeat(mid.astype(np.float32), LANES), np.repeat(rad.astype(np.float32), LANES))
+        coefficient, point = (np.zeros(self.rows.columns * LANES, np.float32) for _ in range(2))
+        point[: inputs * LANES] = box[0]
+        work = (coefficient, np.zeros(LANES, np.float32), point, np.zeros_like(low))
         moments = tuple(np.zeros_like(v) for v in (alpha, beta, weight) for _ in range(2))
         scale = np.array([d.scales[0] for d in spare], dtype=np.float32)
-        best = np.full(LANES, -np.inf, dtype=np.float32)
-        kept = alpha.copy(), beta.copy(), weight.copy()
-        coefficient = np.zeros((self.rows.columns, LANES), dtype=np.float32)
-        point = np.zeros((self.rows.inputs, LANES), dtype=np.float32)
-        mid, rad = (sizes.lower + sizes.upper) / 2, (sizes.upper - sizes.lower) / 2
+        best, kept = np.full(LANES, -np.inf, np.float32), (alpha.copy(), beta.copy(), weight.copy())
         rates = rates_of(some[0].is_fresh)
-        work = 2 * LANES * (self.rows.matrix.nnz + self.rows.columns)
-        piece, taken = max(1, PIECE_PRODUCTS // work), 0
+        entries = int((starts[rows + 1] - starts[rows]).sum()) + len(rows) + len(read)
+        piece, taken = max(1, PIECE_PRODUCTS // (2 * LANES * max(entries, 1))), 0
         while True:
             asked_for = min(piece, steps - taken)
             done = ascend(
                 asked_for, taken, np.float32(target),
-                (rates.alpha, rates.beta, rates.weight, rates.decay), *self._packed(np.float32),
-                mid.astype(np.float32), rad.astype(np.float32), top, objective, offset,
-                low, high, sign, alpha, beta, weight, moments, scale, best, *kept, coefficient,
-                point,
+                (rates.alpha, rates.beta, rates.weight, rates.decay), network, box, reads, moving,
+                lines, sign, alpha, beta, weight, moments, scale, work, best, *kept,
             )  # fmt: skip
             taken += int(done)
             if done < asked_for or taken >= steps or stop():
                 break
+        minimise(network, box, reads, lines, sign, *kept, work)
+        self._tell(some, kept, best, scale, work, low, high)
+
+    def _tell(
+        self, some: Sequence[Subdomain], kept: tuple[Single, ...], best: Single, scale: Single,
+        work: tuple[Single, ...], low: Single, high: Single,
+    ) -> None:  # fmt: skip
+        """What was found of each domain."""
+        alpha, beta, weight, coefficient, points, low, high = (
+            v.reshape(-1, len(best))[:, : len(some)] for v in (*kept, work[0], work[2], low, high)
+        )
         gap = np.maximum(-low * high, 0) / np.maximum(high - low, np.float32(1e-30))
         scores = np.abs(coefficient[self.rows.inputs :]) * gap
+        points = points[: self.rows.inputs]
+        alphas, betas, points, lost = (
+            np.ascontiguousarray(v.T) for v in (alpha, beta, points, scores)
+        )
         for lane, domain in enumerate(some):
-            domain.alpha, domain.beta = kept[0][:, lane].copy(), kept[1][:, lane].copy()
-            domain.weight = kept[2][: len(domain.offset), lane].copy()
+            domain.alpha, domain.beta = alphas[lane], betas[lane]
+            domain.weight = weight[: len(domain.offset), lane].copy()
             domain.bound, domain.scales = float(best[lane]), (float(scale[lane]), 1.0)
-            domain.minimiser, domain.scores = point[:, lane].copy(), scores[:, lane].copy()
+            domain.minimiser, domain.scores = points[lane], lost[lane]
 
     def evaluate(self, domains: Sequence[Subdomain], sizes: Sizes, *, stop: Stop) -> Array:
         from qll.kernels.dual_graph import bound_of
@@ -229,7 +283,7 @@ class SparseGraphBounder(GraphBounder):
             if stop():
                 break
             found[i] = bound_of(
-                *self._packed(np.float64), self._ends, mid, rad, *self._objectives(d),
+                *self.packed(np.float64), self._ends, mid, rad, *self._objectives(d),
                 d.low, d.high, d.sign, d.alpha, d.beta, d.weight, held, d.size, sizes.unit,
             )  # fmt: skip
         return proved(found)
@@ -238,6 +292,8 @@ class SparseGraphBounder(GraphBounder):
 class _Below(SparseGraphBounder):
     """Of the layers below a hidden one, whose pre-activations are its outputs: an objective is the
     number of one of them, and a sign. What is kept of a domain is its slopes."""
+
+    batch = BATCH_BELOW
 
     def __init__(self, whole: SparseGraphBounder, layer: int) -> None:
         self.form, self.crown = whole.form, whole.crown
@@ -266,12 +322,36 @@ class _Below(SparseGraphBounder):
         constant = domain.offset + sign * whole.bias[row]
         return columns, sign * whole.matrix.data[part][None], constant
 
-    def _lanes(
-        self, some: Sequence[Subdomain], sizes: Sizes, steps: int, target: float, stop: Stop
+    def ascend(
+        self,
+        domains: Sequence[Subdomain],
+        sizes: Sizes,
+        steps: int,
+        *,
+        target: float = np.inf,
+        stop: Stop,
     ) -> None:
-        super()._lanes(some, sizes, steps, target, stop)
+        order = self._whole.neighbours(self._targets(domains))
+        near = [domains[i] for i in order.tolist()]
+        super().ascend(near, sizes, steps, target=target, stop=stop)
+
+    def _tell(self, some: Sequence[Subdomain], *found: Any) -> None:
+        super()._tell(some, *found)
         for domain in some:
             domain.beta, domain.minimiser, domain.scores = self._none, None, None
+
+    def _targets(self, domains: Sequence[Subdomain]) -> Any:
+        return self._first + np.array([int(d.objective[0, 0]) for d in domains])
+
+    def evaluate(self, domains: Sequence[Subdomain], sizes: Sizes, *, stop: Stop) -> Array:
+        """All of one box, and without splits."""
+        whole, layer, count = self._whole, self.layout.layers + 1, self.layout.neurons
+        held = np.concatenate([sizes.layer(k) for k in range(1, layer + 1)])
+        signs = np.array([d.objective[0, 1] for d in domains])
+        slopes = np.stack([d.alpha for d in domains], axis=1)
+        low, high = domains[0].low[:count], domains[0].high[:count]
+        targets = self._targets(domains)
+        return whole._bound_rows(sizes, layer, low, high, held, targets, signs, slopes, stop)
 
 
 @cache

@@ -1,8 +1,8 @@
-"""CROWN's bounds of the neurons of any ReLU graph by its non-zeros, rigorous, many in lanes.
+"""Rigorous bounds of the neurons of any ReLU graph by its non-zeros, many of them in lanes.
 
-The reference is `qll.bounds.crown`. All lanes are rows over one box: the lines of a neuron are the
-same in each of them, and neurons whose coefficients are 0 in all of them cost nothing. Lanes that
-read the same columns, as the channels of one pixel do, share most of what they reach.
+The reference is `qll.bounds.crown`. All lanes are rows over one box, so that a neuron's lines are
+the same in each of them but for its lower slope. Lanes that read the same columns, as the channels
+of one pixel do, share most of the rows that they depend on; others are not looked at.
 """
 
 from __future__ import annotations
@@ -10,71 +10,55 @@ from __future__ import annotations
 import numpy as np
 
 from qll.kernels.cache import compiled
+from qll.kernels.lanes import WIDTH, read_numbers, write_numbers
 
-_exact = compiled(fastmath={"contract"})  # products may be fused, sums are as they stand
-_quick = compiled(fastmath={"contract", "nsz", "reassoc"})
-
-ROWS = 16  # in lanes, float64: two registers of AVX-512, four of AVX2
-
-
-@_quick
-def _amount(values):  # type: ignore[no-untyped-def]
-    """0 if and only if all of them are."""
-    total = 0.0
-    for d in range(ROWS):
-        total += abs(values[d])
-    return total
+_exact = compiled()  # sums are as they stand; products may be fused
 
 
 @_exact
 def bound_rows(  # type: ignore[no-untyped-def]
-    inputs, starts, columns, weights, bias, ends, mid, rad, low, high, sizes, unit, rows, signs
+    network, ends, mid, rad, low, high, alpha, sizes, unit, targets, signs, rows, read
 ):
-    """Lower bounds of ``signs`` times the pre-activations ``rows``, of which each reads nothing but
-    the columns before the last of ``ends``, where the layers below end. Sums are short, one for
-    each layer, and ``size`` collects what their error is measured in (`qll.bounds.rounding`)."""
-    count = ends[-1]
-    coefficient = np.zeros((inputs + count, ROWS))
-    value, size = np.zeros(ROWS), np.zeros(ROWS)
-    back, here = np.empty(ROWS), np.empty(ROWS)
-    for d in range(rows.shape[0]):
-        i, s = rows[d], signs[d]
-        value[d] = s * bias[i]
-        size[d] = sizes[i]
+    """Lower bounds of ``signs`` times the pre-activations ``targets``, which depend on the ``rows``
+    and ``read`` the inputs (`qll.kernels.dual_graph.reached`), with slopes ``alpha`` in [0, 1].
+    Sums are short, one for each of the layers that end at ``ends``, and ``size`` collects what
+    their error is measured in (`qll.bounds.rounding`)."""
+    inputs, starts, columns, weights, bias = network
+    coefficient = np.zeros((inputs + ends[-1]) * WIDTH)
+    first, own_size = np.zeros(WIDTH), np.zeros(WIDTH)
+    for d in range(targets.shape[0]):
+        i, s = targets[d], signs[d]
+        first[d], own_size[d] = s * bias[i], sizes[i]
         for k in range(starts[i], starts[i + 1]):
-            coefficient[columns[k], d] += s * weights[k]
-    for layer in range(ends.shape[0] - 1, 0, -1):
-        here[:] = 0.0
-        for i in range(ends[layer] - 1, ends[layer - 1] - 1, -1):
-            below, above = low[i], high[i]
-            own = coefficient[inputs + i]
-            if above <= 0.0 or _amount(own) == 0.0:
-                continue
-            slope, chord, rise, reach = 1.0, 1.0, 0.0, 0.0
-            if below < 0.0:
-                slope = 1.0 if above > -below else 0.0
-                chord = above / (above - below)
-                rise, reach = -chord * below, above
-            for d in range(ROWS):
-                negative = min(own[d], 0.0)
-                b = (own[d] - negative) * slope + negative * chord
-                back[d] = b
-                here[d] += negative * rise + b * bias[i]
-                size[d] += abs(b) * sizes[i] - negative * reach
-            if _amount(back) == 0.0:
-                continue
-            for k in range(starts[i], starts[i + 1]):
-                c, w = columns[k], weights[k]
-                for d in range(ROWS):
-                    coefficient[c, d] += w * back[d]
-        for d in range(ROWS):
-            value[d] += here[d]
-    here[:] = 0.0
-    for p in range(inputs):
-        m, r = mid[p], rad[p]
-        for d in range(ROWS):
-            c = coefficient[p, d]
-            here[d] += c * m - abs(c) * r
-    for d in range(ROWS):
-        value[d] += here[d] - unit * size[d]
-    return value
+            coefficient[columns[k] * WIDTH + d] += s * weights[k]
+    value, size = read_numbers(first, 0), read_numbers(own_size, 0)
+    here = value * 0.0
+    layer = ends.shape[0] - 1
+    for at in range(rows.shape[0] - 1, -1, -1):
+        i = rows[at]
+        while i < ends[layer - 1]:
+            value = value + here
+            here = here * 0.0
+            layer -= 1
+        own = read_numbers(coefficient, (inputs + i) * WIDTH)
+        negative = np.minimum(own, 0.0)
+        below, above = low[i], high[i]
+        b = own
+        if below < 0.0:
+            chord = above / (above - below)
+            b = (own - negative) * read_numbers(alpha, i * WIDTH) + negative * chord
+            here = here - negative * (chord * below)
+            size = size - negative * above
+        here = here + b * bias[i]
+        size = size + (np.maximum(b, 0.0) - np.minimum(b, 0.0)) * sizes[i]
+        for k in range(starts[i], starts[i + 1]):
+            o = columns[k] * WIDTH
+            write_numbers(coefficient, o, read_numbers(coefficient, o) + b * weights[k])
+    value = value + here
+    here = here * 0.0
+    for p in read:
+        c = read_numbers(coefficient, p * WIDTH)
+        here = here + (c * mid[p] - (np.maximum(c, 0.0) - np.minimum(c, 0.0)) * rad[p])
+    found = np.empty(WIDTH)
+    write_numbers(found, 0, value + here - size * unit)
+    return found

@@ -4,7 +4,10 @@ The mathematics is that of `qll.bounds.dual`, without copies of inputs. Columns 
 then the hidden activations in the network's own order; row i is the pre-activation of neuron i over
 the columns before it, so that one walk down the rows passes coefficients to the inputs, and one
 walk up carries the minimiser through the relaxed network. The second gives all gradients: that of
-a row's coefficient is its value there. Time is that of two sparse products a step, for all lanes.
+a row's coefficient is its value there. Time is that of two sparse products a step, for all lanes,
+over those rows alone that the objectives and the splits depend on. Domains may be of many boxes.
+
+Entry ``i`` of lane ``d`` of an array is at ``i * LANES + d``.
 """
 
 from __future__ import annotations
@@ -12,195 +15,219 @@ from __future__ import annotations
 import numpy as np
 
 from qll.kernels.cache import compiled
+from qll.kernels.simd import (
+    LANES,
+    absolute,
+    broadcast,
+    fma,
+    kernel,
+    less,
+    less_equal,
+    load,
+    maximum,
+    minimum,
+    select,
+    square_root,
+    store,
+    to_bits,
+)
 
-_fast = compiled(fastmath={"contract", "nsz", "reassoc"})
 _exact = compiled()
 
-LANES = 16  # domains at once: one register of AVX-512, two of AVX2
 # Adam's decay rates, as in the reference.
-FIRST, SECOND = 0.9, 0.99
+FIRST, SECOND = np.float32(0.9), np.float32(0.99)
 LEAST_WEIGHT = np.float32(1e-4)
 TINY = np.float32(1e-20)
+ZERO, ONE = np.float32(0.0), np.float32(1.0)
 
 
-@_fast
-def _down(  # type: ignore[no-untyped-def]
-    inputs, starts, columns, weights, bias, mid, rad, top, objective, offset,
-    chord, rise, sign, alpha, beta, share, coefficient, value, point,
-):  # fmt: skip
+@compiled()
+def reached(inputs, starts, columns, alive, split, top):  # type: ignore[no-untyped-def]
+    """The rows that the columns ``top`` depend on, with those that are ``split``, in their order,
+    and the inputs that these read. Rows that are neither ``alive`` nor split are not among them."""
+    neurons = starts.shape[0] - 1
+    asked = np.zeros(inputs + neurons, dtype=np.bool_)
+    for t in top:
+        asked[t] = True
+    for i in range(neurons - 1, -1, -1):
+        asked[inputs + i] = split[i] or (alive[i] and asked[inputs + i])
+        if asked[inputs + i]:
+            for k in range(starts[i], starts[i + 1]):
+                asked[columns[k]] = True
+    return np.flatnonzero(asked[inputs:]), np.flatnonzero(asked[:inputs])
+
+
+@compiled()
+def relax(rows, low, high, sign, alpha, beta, chord, rise, free):  # type: ignore[no-untyped-def]
+    """The lines of the rows, their multipliers as they are allowed, and which rows have some: no
+    others move."""
+    moving = np.zeros(rows.shape[0], dtype=np.bool_)
+    for at, i in enumerate(rows):
+        for d in range(i * LANES, (i + 1) * LANES):
+            if high[d] <= ZERO:
+                alpha[d] = ZERO
+            elif low[d] >= ZERO:
+                chord[d] = alpha[d] = ONE
+            else:
+                chord[d] = high[d] / (high[d] - low[d])
+                rise[d] = -chord[d] * low[d]
+                free[d] = ONE
+                moving[at] = True
+            if sign[d] == ZERO:
+                beta[d] = ZERO
+            else:
+                moving[at] = True
+    return rows[moving]
+
+
+@kernel
+def _down(network, box, asked, lines, sign, alpha, beta, weight, work):  # type: ignore[no-untyped-def]
     """Coefficients of all columns, the bounds and their minimisers."""
-    zero = np.float32(0.0)
-    coefficient[:] = zero
-    value[:] = zero
-    for m in range(share.shape[0]):
-        for d in range(LANES):
-            value[d] += share[m, d] * offset[m, d]
+    inputs, starts, columns, weights, bias = network
+    mid, rad = box
+    top, objective, offset, rows, read = asked
+    chord, rise, _free = lines
+    coefficient, value, point, _row = work
+    zero = broadcast(ZERO)
+    coefficient[:] = ZERO
+    total = zero
+    for m in range(0, weight.shape[0], LANES):
+        total = total + load(weight, m)
+    bound = zero
+    for m in range(weight.shape[0] // LANES):
+        share = load(weight, m * LANES) / total
+        bound = fma(share, load(offset, m * LANES), bound)
         for t in range(top.shape[0]):
-            for d in range(LANES):
-                coefficient[top[t], d] += share[m, d] * objective[m, t, d]
-    back = np.empty(LANES, dtype=np.float32)
-    here = np.empty(LANES, dtype=np.float32)
-    for i in range(bias.shape[0] - 1, -1, -1):
-        some = zero
-        for d in range(LANES):
-            a = coefficient[inputs + i, d]
-            negative, positive = min(a, zero), max(a, zero)
-            b = positive * alpha[i, d] + negative * chord[i, d] - beta[i, d] * sign[i, d]
-            here[d] = negative * rise[i, d] + b * bias[i]
-            back[d] = b
-            some += abs(b)
-        if some == zero:
+            o = top[t] * LANES
+            here = load(objective, (m * top.shape[0] + t) * LANES)
+            store(coefficient, o, fma(share, here, load(coefficient, o)))
+    for at in range(rows.shape[0] - 1, -1, -1):
+        i = rows[at]
+        n = i * LANES
+        a = load(coefficient, (inputs + i) * LANES)
+        negative = minimum(a, zero)
+        b = (a - negative) * load(alpha, n) + negative * load(chord, n)
+        b = b - load(beta, n) * load(sign, n)
+        bound = fma(negative, load(rise, n), bound)
+        if to_bits(less(zero, absolute(b))) == 0:
             continue
-        for d in range(LANES):
-            value[d] += here[d]
+        bound = fma(b, broadcast(bias[i]), bound)
         for k in range(starts[i], starts[i + 1]):
-            c, w = columns[k], weights[k]
-            for d in range(LANES):
-                coefficient[c, d] += w * back[d]
-    for p in range(inputs):
-        for d in range(LANES):
-            c = coefficient[p, d]
-            x = mid[p] - rad[p] if c > zero else mid[p] + rad[p]
-            point[p, d] = x
-            value[d] += c * x
+            o = columns[k] * LANES
+            store(coefficient, o, fma(broadcast(weights[k]), b, load(coefficient, o)))
+    for p in read:
+        o = p * LANES
+        c, m, r = load(coefficient, o), load(mid, o), load(rad, o)
+        x = select(less(zero, c), m - r, m + r)
+        store(point, o, x)
+        bound = fma(c, x, bound)
+    store(value, 0, bound)
 
 
-@_fast
-def _up(  # type: ignore[no-untyped-def]
-    inputs, starts, columns, weights, bias, chord, rise, alpha, still, coefficient, point, row
-):
-    """Values of all columns and rows at the minimisers, through the lines that were taken."""
-    zero = np.float32(0.0)
-    z = np.empty(LANES, dtype=np.float32)
-    for i in range(bias.shape[0]):
-        if still[i]:  # off in all lanes, and not split: nobody asks
-            for d in range(LANES):
-                point[inputs + i, d] = zero
-                row[i, d] = zero
-            continue
-        for d in range(LANES):
-            z[d] = bias[i]
+@kernel
+def _up(network, asked, lines, alpha, work):  # type: ignore[no-untyped-def]
+    """Values of the rows and their columns at the minimisers, through the lines that were taken."""
+    inputs, starts, columns, weights, bias = network
+    _top, _objective, _offset, rows, _read = asked
+    chord, rise, _free = lines
+    coefficient, _value, point, row = work
+    zero = broadcast(ZERO)
+    for i in rows:
+        n, o = i * LANES, (inputs + i) * LANES
+        z = broadcast(bias[i])
         for k in range(starts[i], starts[i + 1]):
-            c, w = columns[k], weights[k]
-            for d in range(LANES):
-                z[d] += w * point[c, d]
-        for d in range(LANES):
-            row[i, d] = z[d]
-            above = coefficient[inputs + i, d] > zero
-            line = alpha[i, d] * z[d] if above else chord[i, d] * z[d] + rise[i, d]
-            point[inputs + i, d] = line
+            z = fma(broadcast(weights[k]), load(point, columns[k] * LANES), z)
+        store(row, n, z)
+        above = less(zero, load(coefficient, o))
+        line = select(above, load(alpha, n) * z, fma(load(chord, n), z, load(rise, n)))
+        store(point, o, line)
 
 
-@_fast
+@kernel
+def _adam(first, second, o, g, first_fix, second_fix):  # type: ignore[no-untyped-def]
+    """The direction of a step along the gradient ``g``, about 1 in size."""
+    one, f, s = broadcast(ONE), broadcast(FIRST), broadcast(SECOND)
+    m = f * load(first, o) + (one - f) * g
+    v = s * load(second, o) + (one - s) * g * g
+    store(first, o, m)
+    store(second, o, v)
+    return m * first_fix / (square_root(v * second_fix) + broadcast(TINY))
+
+
+@kernel
 def ascend(  # type: ignore[no-untyped-def]
-    steps, taken, target, rates, inputs, starts, columns, weights, bias, mid, rad, top,
-    objective, offset, low, high, sign, alpha, beta, weight, moments, scale,
-    best, best_alpha, best_beta, best_weight, best_coefficient, best_point,
+    steps, taken, target, rates, network, box, asked, moving, lines, sign, alpha, beta, weight,
+    moments, scale, work, best, best_alpha, best_beta, best_weight,
 ):  # fmt: skip
     """Up to ``steps`` steps of Adam after ``taken`` ones: the best bounds go to ``best``, with what
     belongs to them. ``scale`` is the unit of beta; where it is 0 it is measured and written.
     Returns how many were taken: fewer if every lane has reached ``target``."""
-    neurons, count = bias.shape[0], weight.shape[0]
-    zero, one = np.float32(0.0), np.float32(1.0)
-    chord, rise = np.zeros_like(low), np.zeros_like(low)
-    free = np.zeros_like(low)
-    still = np.ones(neurons, dtype=np.bool_)
-    for i in range(neurons):
-        for d in range(LANES):
-            if high[i, d] > zero:
-                still[i] = False
-                if low[i, d] >= zero:
-                    chord[i, d] = alpha[i, d] = one
-                else:
-                    chord[i, d] = high[i, d] / (high[i, d] - low[i, d])
-                    rise[i, d] = -chord[i, d] * low[i, d]
-                    free[i, d] = one
-            else:
-                alpha[i, d] = zero
-            if sign[i, d] != zero:
-                still[i] = False
-            else:
-                beta[i, d] = zero
-    columns_all = inputs + neurons
-    coefficient = np.empty((columns_all, LANES), dtype=np.float32)
-    point = np.empty((columns_all, LANES), dtype=np.float32)
-    row = np.empty((neurons, LANES), dtype=np.float32)
-    value = np.empty(LANES, dtype=np.float32)
-    share = np.empty_like(weight)
-    speed = np.empty(LANES, dtype=np.float32)
+    inputs, _starts, _columns, _weights, _bias = network
+    top, objective, offset, rows, _read = asked
+    _chord, _rise, free = lines
+    coefficient, value, point, row = work
+    count = weight.shape[0] // LANES
+    zero, one = broadcast(ZERO), broadcast(ONE)
     alpha_first, alpha_second, beta_first, beta_second, weight_first, weight_second = moments
     for step in range(steps + 1):
-        for d in range(LANES):
-            total = zero
-            for m in range(count):
-                total += weight[m, d]
-            for m in range(count):
-                share[m, d] = weight[m, d] / total
-        _down(
-            inputs, starts, columns, weights, bias, mid, rad, top, objective, offset,
-            chord, rise, sign, alpha, beta, share, coefficient, value, point,
-        )  # fmt: skip
-        going = False
-        for d in range(LANES):
-            speed[d] = one if value[d] <= target else zero
-            going = going or value[d] <= target
-            if value[d] > best[d]:
-                best[d] = value[d]
-                for i in range(neurons):
-                    best_alpha[i, d], best_beta[i, d] = alpha[i, d], beta[i, d]
-                for m in range(count):
-                    best_weight[m, d] = weight[m, d]
-                for c in range(columns_all):
-                    best_coefficient[c, d] = coefficient[c, d]
-                for p in range(inputs):
-                    best_point[p, d] = point[p, d]
-        if step == steps or not going:
+        _down(network, box, asked, lines, sign, alpha, beta, weight, work)
+        bound, old = load(value, 0), load(best, 0)
+        better = less(old, bound)
+        if to_bits(better) != 0:
+            store(best, 0, select(better, bound, old))
+            for i in moving:
+                n = i * LANES
+                store(best_alpha, n, select(better, load(alpha, n), load(best_alpha, n)))
+                store(best_beta, n, select(better, load(beta, n), load(best_beta, n)))
+            for m in range(0, count * LANES, LANES):
+                store(best_weight, m, select(better, load(weight, m), load(best_weight, m)))
+        open_ = less_equal(bound, broadcast(target))
+        if step == steps or to_bits(open_) == 0:
             return step
-        for d in range(LANES):
-            if scale[d] == zero:
-                for i in range(neurons):
-                    scale[d] += abs(coefficient[inputs + i, d])
-                scale[d] = scale[d] / np.float32(neurons) + np.float32(1e-30)
-        _up(
-            inputs, starts, columns, weights, bias, chord, rise, alpha, still, coefficient,
-            point, row,
-        )  # fmt: skip
+        speed = select(open_, one, zero)
+        if to_bits(less_equal(load(scale, 0), zero)) != 0:
+            size = zero
+            for i in rows:
+                size = size + absolute(load(coefficient, (inputs + i) * LANES))
+            size = size / broadcast(np.float32(rows.shape[0])) + broadcast(np.float32(1e-30))
+            known = load(scale, 0)
+            store(scale, 0, select(less_equal(known, zero), size, known))
+        _up(network, asked, lines, alpha, work)
         number = taken + step
         decay = np.float32(rates[3] ** number)
-        first_fix = np.float32(1.0 / (1.0 - FIRST ** (number + 1)))
-        second_fix = np.float32(1.0 / (1.0 - SECOND ** (number + 1)))
-        f, s = np.float32(FIRST), np.float32(SECOND)
-        for i in range(neurons):
-            if still[i]:
-                continue
-            for d in range(LANES):
-                g = max(coefficient[inputs + i, d], zero) * row[i, d] * free[i, d]
-                alpha_first[i, d] = f * alpha_first[i, d] + (one - f) * g
-                alpha_second[i, d] = s * alpha_second[i, d] + (one - s) * g * g
-                move = alpha_first[i, d] * first_fix
-                move = move / (np.sqrt(alpha_second[i, d] * second_fix) + TINY)
-                rate = np.float32(rates[0]) * decay * speed[d] * free[i, d]
-                alpha[i, d] = min(max(alpha[i, d] + rate * move, zero), one)
-                g = -sign[i, d] * row[i, d]
-                beta_first[i, d] = f * beta_first[i, d] + (one - f) * g
-                beta_second[i, d] = s * beta_second[i, d] + (one - s) * g * g
-                move = beta_first[i, d] * first_fix
-                move = move / (np.sqrt(beta_second[i, d] * second_fix) + TINY)
-                rate = np.float32(rates[1]) * decay * speed[d] * scale[d] * abs(sign[i, d])
-                beta[i, d] = max(beta[i, d] + rate * move, zero)
+        first_fix = broadcast(np.float32(1.0 / (1.0 - np.float64(FIRST) ** (number + 1))))
+        second_fix = broadcast(np.float32(1.0 / (1.0 - np.float64(SECOND) ** (number + 1))))
+        alpha_rate = speed * broadcast(np.float32(rates[0]) * decay)
+        beta_rate = speed * broadcast(np.float32(rates[1]) * decay) * load(scale, 0)
+        weight_rate = speed * broadcast(np.float32(rates[2]) * decay)
+        for i in moving:
+            n = i * LANES
+            f, s, z = load(free, n), load(sign, n), load(row, n)
+            g = maximum(load(coefficient, (inputs + i) * LANES), zero) * z * f
+            move = _adam(alpha_first, alpha_second, n, g, first_fix, second_fix)
+            moved = load(alpha, n) + alpha_rate * f * move
+            store(alpha, n, minimum(maximum(moved, zero), one))
+            if to_bits(less(zero, absolute(s))) != 0:
+                move = _adam(beta_first, beta_second, n, zero - s * z, first_fix, second_fix)
+                moved = load(beta, n) + beta_rate * absolute(s) * move
+                store(beta, n, maximum(moved, zero))
         if count > 1:
             for m in range(count):
-                for d in range(LANES):
-                    g = offset[m, d]
-                    for t in range(top.shape[0]):
-                        g += objective[m, t, d] * point[top[t], d]
-                    weight_first[m, d] = f * weight_first[m, d] + (one - f) * g
-                    weight_second[m, d] = s * weight_second[m, d] + (one - s) * g * g
-                    move = weight_first[m, d] * first_fix
-                    move = move / (np.sqrt(weight_second[m, d] * second_fix) + TINY)
-                    rate = np.float32(rates[2]) * decay * speed[d]
-                    weight[m, d] = min(max(weight[m, d] + rate * move, LEAST_WEIGHT), one)
+                g = load(offset, m * LANES)
+                for t in range(top.shape[0]):
+                    here = load(objective, (m * top.shape[0] + t) * LANES)
+                    g = fma(here, load(point, top[t] * LANES), g)
+                o = m * LANES
+                move = _adam(weight_first, weight_second, o, g, first_fix, second_fix)
+                moved = load(weight, o) + weight_rate * move
+                store(weight, o, minimum(maximum(moved, broadcast(LEAST_WEIGHT)), one))
     return steps
+
+
+@kernel
+def minimise(network, box, asked, lines, sign, alpha, beta, weight, work):  # type: ignore[no-untyped-def]
+    """Coefficients and minimisers of given multipliers, in ``work``."""
+    _down(network, box, asked, lines, sign, alpha, beta, weight, work)
 
 
 @_exact

@@ -236,6 +236,7 @@ class Root(ABC):
         target = self.each * count // max(self.layout.neurons, 1)
         limits.need(2 * len(unstable) * target, "bounds of the neurons of a layer")
         found = []
+        low, high = self.low[:count], self.high[:count]  # which all of them share
         for i in unstable.tolist():
             if self.out_of_time():
                 return []
@@ -244,11 +245,10 @@ class Root(ABC):
                 each = self.tightened.get((neuron, lower))
                 if each is None:
                     row, offset = below.output(i, 1 if lower else -1)
-                    low, high = self.low[:count], self.high[:count]
                     domain = below.domain(low, high, row, offset, np.zeros(1))
                     each = self.tightened[(neuron, lower)] = NeuronBound(neuron, lower, domain)
                 each.domain.size = self.neurons[neuron][None]
-                each.domain.low, each.domain.high = self.low[:count], self.high[:count]
+                each.domain.low, each.domain.high = low, high
                 found.append(each)
         return found
 
