@@ -32,6 +32,8 @@ from qll.networks.relu_form import FormLayer, ReluForm
 PIECE_PRODUCTS = 2_000_000_000
 # Neurons whose bounds are sought together: of so many some share what they reach.
 BATCH_BELOW = 256
+# Objectives that are kept as rows over the columns.
+MOST_READ = 1024
 
 
 class SparseGraphBounder(GraphBounder):
@@ -40,6 +42,7 @@ class SparseGraphBounder(GraphBounder):
     def __init__(self, form: ReluForm, *, device: str = "cpu") -> None:
         super().__init__(form, device=device)
         self._below: dict[int, SparseGraphBounder] = {}
+        self._read: dict[tuple[int, int], tuple[Any, tuple[Any, Array, Array]]] = {}
 
     def below(self, layer: int) -> SparseGraphBounder:
         if layer not in self._below:
@@ -169,12 +172,20 @@ class SparseGraphBounder(GraphBounder):
         return self._kept[kind]
 
     def _objectives(self, domain: Subdomain) -> tuple[Any, Array, Array]:
-        """The columns that are read, the objectives over them, and their constants."""
-        outputs, inputs = np.split(domain.objective, [self.form.output_size], axis=1)
-        reads = inputs if inputs.shape[1] else None
-        rows, constant = self.rows.objectives(self.form, outputs, domain.offset, reads)
-        top = np.flatnonzero((rows != 0).any(axis=0))
-        return top, np.ascontiguousarray(rows[:, top]), constant
+        """The columns that are read, the objectives over them, and their constants. All domains of
+        an obligation share them."""
+        key = id(domain.objective), id(domain.offset)
+        if key not in self._read:
+            outputs, inputs = np.split(domain.objective, [self.form.output_size], axis=1)
+            reads = inputs if inputs.shape[1] else None
+            rows, constant = self.rows.objectives(self.form, outputs, domain.offset, reads)
+            top = np.flatnonzero((rows != 0).any(axis=0))
+            found = top, np.ascontiguousarray(rows[:, top]), constant
+            if len(self._read) >= MOST_READ:
+                self._read.clear()
+            # With what it is of: a number is that of an object as long as there is the object.
+            self._read[key] = (domain.objective, domain.offset), found
+        return self._read[key][1]
 
     def ascend(
         self,
@@ -251,19 +262,19 @@ class SparseGraphBounder(GraphBounder):
             if done < asked_for or taken >= steps or stop():
                 break
         minimise(network, box, reads, lines, sign, *kept, work)
-        self._tell(some, kept, best, scale, work, low, high)
+        self._tell(some, kept, best, scale, work)
 
     def _tell(
         self, some: Sequence[Subdomain], kept: tuple[Single, ...], best: Single, scale: Single,
-        work: tuple[Single, ...], low: Single, high: Single,
+        work: tuple[Single, ...],
     ) -> None:  # fmt: skip
-        """What was found of each domain."""
-        alpha, beta, weight, coefficient, points, low, high = (
-            v.reshape(-1, len(best))[:, : len(some)] for v in (*kept, work[0], work[2], low, high)
+        """What was found of each domain. A relaxation loses at the minimiser its coefficient times
+        how far it is from the ReLU there."""
+        alpha, beta, weight, coefficient, values, rows = (
+            v.reshape(-1, len(best))[:, : len(some)] for v in (*kept, work[0], work[2], work[3])
         )
-        gap = np.maximum(-low * high, 0) / np.maximum(high - low, np.float32(1e-30))
-        scores = np.abs(coefficient[self.rows.inputs :]) * gap
-        points = points[: self.rows.inputs]
+        points, relaxed = np.split(values, [self.rows.inputs])
+        scores = coefficient[self.rows.inputs :] * (np.maximum(rows, 0) - relaxed)
         alphas, betas, points, lost = (
             np.ascontiguousarray(v.T) for v in (alpha, beta, points, scores)
         )

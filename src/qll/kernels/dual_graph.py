@@ -226,8 +226,9 @@ def ascend(  # type: ignore[no-untyped-def]
 
 @kernel
 def minimise(network, box, asked, lines, sign, alpha, beta, weight, work):  # type: ignore[no-untyped-def]
-    """Coefficients and minimisers of given multipliers, in ``work``."""
+    """Coefficients of given multipliers, and all values at the minimisers, in ``work``."""
     _down(network, box, asked, lines, sign, alpha, beta, weight, work)
+    _up(network, asked, lines, alpha, work)
 
 
 @_exact

@@ -25,6 +25,7 @@ class Effort:
     quick: int = 12  # obligations at the root, before anything is tightened further
     quick_tighten: int = 6
     tighten: int = 40
+    round: int = 6  # of all neurons at the root, where that is done in rounds
     root: int = 100
     strong: int = 8
     refine: int = 60

@@ -36,8 +36,11 @@ MOST_SHARE = 0.5
 # Closed domains, where a certificate is wanted, may take this much: a larger proof is dropped.
 MOST_PROOF_BYTES = 1 << 29
 # Of the time that is left, for the bounds of the neurons at the root: on a large network they would
-# take all of it. Where CROWN has bounded them already, splits are the better use of it.
-TIGHTEN_SHARE = {Start.INTERVAL: 0.5, Start.CROWN: 0.1}
+# take all of it.
+TIGHTEN_SHARE = {Start.INTERVAL: 0.5, Start.CROWN: 0.25}
+# Every layer's bounds are worth another round as long as it raises the worst bound of an open
+# obligation by this share of it.
+GAIN = 0.04
 
 
 class Root(ABC):
@@ -137,12 +140,11 @@ class Root(ABC):
             self.tighten_root(self.effort.quick_tighten)
         self.known.extend(obligations(self.query.search.tree))
         nodes = self.refute([self.node_of(i) for i in range(len(self.known))], self.effort.quick)
-        if nodes:
+        if nodes and self.bounder.start is Start.CROWN:
+            nodes = self.refute(self.tighten_in_rounds(nodes), self.effort.root)
+        elif nodes:
             self.tighten_root(self.effort.tighten)
-            for node in nodes:
-                node.domain.low, node.domain.high = self.low, self.high
-                node.domain.size = self.objective_sizes[list(self.known[node.obligation].leaves)]
-            nodes = self.refute(nodes, self.effort.root)
+            nodes = self.refute(self.informed(nodes), self.effort.root)
         nodes = self.expand(nodes)
         if not nodes:
             out.proved = True
@@ -192,14 +194,32 @@ class Root(ABC):
                 return done + stack
         return done
 
-    def tighten_root(self, steps: int) -> None:
-        """Pre-activation bounds of layers 2.. from the dual of the layers below."""
+    def informed(self, nodes: list[Subproblem]) -> list[Subproblem]:
+        """Obligations at the root, with the bounds of neurons that are known by now."""
+        for node in nodes:
+            node.domain.low, node.domain.high = self.low, self.high
+            node.domain.size = self.objective_sizes[list(self.known[node.obligation].leaves)]
+        return nodes
+
+    def tighten_in_rounds(self, nodes: list[Subproblem]) -> list[Subproblem]:
+        """A few steps for every neuron, again and again: each layer gains most by what the others
+        below it have gained. What is left open of ``nodes``."""
         share = TIGHTEN_SHARE[self.bounder.start]
         until = clock.now() + share * (self.deadline - clock.now())
-        layers = list(range(1, self.layout.layers))
-        if self.bounder.start is Start.CROWN:  # all are known about as well: few neurons first
-            layers.sort(key=self._unstable)
-        for k in layers:
+        while nodes and clock.now() < until:
+            before = min(node.bound for node in nodes)
+            self.tighten_root(self.effort.round, until)
+            nodes = self.refute(self.informed(nodes), self.effort.quick)
+            if nodes and min(node.bound for node in nodes) - before < GAIN * abs(before):
+                break
+        return nodes
+
+    def tighten_root(self, steps: int, until: float | None = None) -> None:
+        """Pre-activation bounds of layers 2.. from the dual of the layers below."""
+        if until is None:
+            share = TIGHTEN_SHARE[self.bounder.start]
+            until = clock.now() + share * (self.deadline - clock.now())
+        for k in range(1, self.layout.layers):
             below = self.bounder.below(k)
             if below is None or clock.now() > until:
                 continue
@@ -223,10 +243,6 @@ class Root(ABC):
             self.low, self.high = low, high
             self.sizes.bound(k + 1, self.layout.gather(k, low), self.layout.gather(k, high))
             self.measure()
-
-    def _unstable(self, layer: int) -> int:
-        part = self.layout.part(layer)
-        return int(((self.low[part] < 0) & (self.high[part] > 0)).sum())
 
     def _neuron_bounds(self, layer: int, below: Bounder) -> list[NeuronBound]:
         """Both bounds of every neuron of a layer whose sign is not known: the others need no better
