@@ -2,6 +2,7 @@
 
     python bench/vnncomp.py DIR [--sets NAME ...] [--timeout-scale S] [--jobs N] [--json OUT]
                             [--validator DIR] [--journal FILE] [--minutes M] [--quick]
+                            [--decided] [--every N] [--cpu SECONDS]
 
 DIR has a folder for each set, or is one: `instances.csv` with `network, property, timeout` and, if
 a first line names them, `verdict` and the answers of other tools; files may be compressed by gzip.
@@ -9,6 +10,10 @@ Start-up is included. A witness counts if the competition's own script (`counter
 --validator) finds it correct; the script is run as it is, but its reader of queries, which is not
 part of it, is ours. Constraints on inputs besides boxes, which that script does not know, must hold
 exactly. Their seconds are from their machines.
+
+--decided leaves out what no tool decided, --every N takes the first of every N instances of what is
+left of a set. On a machine that others use too, --cpu gives every instance so many CPU seconds of
+the engine instead of its time-out (one region a file).
 
 With --journal every finished instance is a line of FILE, and the same command goes on where it was
 stopped; --minutes starts no instance after that many. The tables are of all that is there, as rows
@@ -45,17 +50,43 @@ TOOLS = ("alpha_beta_crown", "nnenum", "neuralsat", "marabou", "pyrat")
 VERDICTS = {"verified": "unsat", "falsified": "sat"}
 GRACE = 30.0  # seconds after which a process that should have answered is ended
 QUICK = 3  # instances of each set
+SLOW = 30.0  # how many seconds a CPU second may take before a process is given up
 # Once on a machine, as the competition's install script does it: no instance's time.
 PREPARE = "from qll.verify.backend import BACKENDS; BACKENDS['bab']().prepare()"
 PREPARE_SECONDS = 600.0
 ANSWERS = ("sat", "unsat", "unknown", "timed-out")
 
 
-def run(folder: Path, row: dict[str, str], scale: float, validator: Path | None) -> dict[str, Any]:
+# The engine alone, its budget in CPU seconds; a witness is written by the front door alone.
+BY_CPU = """
+import sys
+from qll.exchange.files import read
+from qll.networks import load
+from qll.verify.backend import BACKENDS, Budget
+from qll.verify.documents import queries
+network, query, seconds = sys.argv[1:]
+asked = list(queries(read(query), load(network)))
+told = BACKENDS["bab"]().decide(asked, Budget(seconds=float(seconds), clock="cpu"))
+statuses = {str(verdict.status) for verdict in told}
+print("sat" if "falsified" in statuses else "unsat" if statuses == {"verified"} else "unknown")
+"""
+
+
+def run(
+    folder: Path,
+    row: dict[str, str],
+    scale: float,
+    validator: Path | None,
+    cpu_seconds: float | None = None,
+) -> dict[str, Any]:
     seconds = max(1.0, float(row["timeout"]) * scale)
     network, query = file_of(folder, row["network"]), file_of(folder, row["property"])
     command = [sys.executable, "-c", "from qll.cli.main import run; run()", "verify", str(query),
                "--network", str(network), "--timeout", f"{seconds:g}"]  # fmt: skip
+    if cpu_seconds is not None:
+        seconds = SLOW * cpu_seconds
+        command = [sys.executable, "-c", BY_CPU, str(network), str(query), f"{cpu_seconds:g}"]
+        validator = None
     start = time.monotonic()
     output, error, cpu = finish(command, seconds + GRACE)
     spent = time.monotonic() - start
@@ -323,6 +354,18 @@ def instances(folder: Path, sets: Sequence[str] | None) -> list[tuple[Path, dict
     return jobs
 
 
+def sample(
+    jobs: Sequence[tuple[Path, dict[str, str]]], *, decided: bool, every: int
+) -> list[tuple[Path, dict[str, str]]]:
+    """The first of ``every`` so many instances of each set, of those with a verdict if asked so."""
+    found = []
+    for folder in dict.fromkeys(folder for folder, _ in jobs):
+        own = [job for job in jobs if job[0] == folder]
+        known = [job for job in own if job[1]["verdict"] in VERDICTS] if decided else own
+        found += known[::every]
+    return found
+
+
 def rows_of(stream: Iterable[str]) -> Iterator[dict[str, str]]:
     """With a first line of names, as ours have it, or without one, as the competition's own."""
     names = ["network", "property", "timeout"]
@@ -350,12 +393,16 @@ def main() -> None:
     parser.add_argument("--journal", type=Path, help="finished instances, one a line")
     parser.add_argument("--minutes", type=float, default=float("inf"))
     parser.add_argument("--quick", action="store_true", help=f"{QUICK} instances of each set")
+    parser.add_argument("--decided", action="store_true", help="what some tool decided")
+    parser.add_argument("--every", type=int, default=1, help="the first of every so many")
+    parser.add_argument("--cpu", type=float, help="CPU seconds for each, whatever its time-out")
     arguments = parser.parse_args()
     if arguments.validator is not None:
         _script(arguments.validator)  # fails at once, not at the first witness
     asked = instances(arguments.folder, arguments.sets)
     if arguments.quick:
         asked = [job for k, job in enumerate(asked) if k < QUICK or asked[k - QUICK][0] != job[0]]
+    asked = sample(asked, decided=arguments.decided, every=arguments.every)
     wanted = {key_of({"set": folder.name, **row}) for folder, row in asked}
     results = [r for r in finished(arguments.journal, arguments.timeout_scale)
                if key_of(r) in wanted]  # fmt: skip
@@ -366,7 +413,7 @@ def main() -> None:
     def work(job: tuple[Path, dict[str, str]]) -> dict[str, Any] | None:
         if time.monotonic() > end:
             return None
-        return run(*job, arguments.timeout_scale, arguments.validator)
+        return run(*job, arguments.timeout_scale, arguments.validator, arguments.cpu)
 
     if jobs:
         finish([sys.executable, "-c", PREPARE], PREPARE_SECONDS)

@@ -154,6 +154,16 @@ def test_a_folder_as_the_competition_has_it(tmp_path: Path) -> None:
     assert vnncomp.file_of(tmp_path, "vnnlib/q.vnnlib").name == "q.vnnlib"
 
 
+def test_a_sample_is_of_each_set() -> None:
+    rows = [{"verdict": "open" if k % 4 == 1 else "verified", "property": str(k)} for k in range(9)]
+    jobs = [(Path(name), row) for name in "ab" for row in rows]
+    found = vnncomp.sample(jobs, decided=True, every=3)
+    assert [(folder.name, row["property"]) for folder, row in found] == [
+        (name, number) for name in "ab" for number in ("0", "4", "8")
+    ]
+    assert vnncomp.sample(jobs, decided=False, every=1) == jobs
+
+
 def test_an_answer_that_is_wrong_is_counted() -> None:
     row = {"set": "s", "verdict": "verified", "seconds": 1.0, "cpu": 1.0, "witness": ""}
     rows = [{**row, "answer": a} for a in ("sat", "unsat", "timed-out", "error")]

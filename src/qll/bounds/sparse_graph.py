@@ -111,8 +111,9 @@ class SparseGraphBounder(GraphBounder):
     ) -> Array:  # fmt: skip
         """Rigorous bounds of ``signs`` times the neurons ``targets`` of layer ``k``, with the same
         ``slopes`` for all of them or (neurons, targets) of them; -inf where there was no time."""
-        from qll.kernels.crown_graph import WIDTH, bound_rows
+        from qll.kernels.crown_graph import bound_rows
         from qll.kernels.dual_graph import reached
+        from qll.kernels.lanes import WIDTH
 
         network = self.packed(np.float64)
         inputs, starts, columns, *_ = network
@@ -129,11 +130,12 @@ class SparseGraphBounder(GraphBounder):
             some = order[start : start + WIDTH]
             rows = targets[some]
             top = np.concatenate([columns[starts[i] : starts[i + 1]] for i in rows])
-            alpha = shared
-            if alpha is None:
-                alpha = np.zeros((count, WIDTH))
-                alpha[:, : len(some)] = np.clip(slopes[:, some], 0.0, 1.0)
-                alpha = alpha.reshape(-1)
+            if shared is None:
+                own = np.zeros((count, WIDTH))
+                own[:, : len(some)] = np.clip(slopes[:, some], 0.0, 1.0)
+                alpha = own.reshape(-1)
+            else:
+                alpha = shared
             found[some] = bound_rows(
                 network, ends, mid, rad, low, high, alpha, held, sizes.unit, rows, signs[some],
                 *reached(inputs, starts[: count + 1], columns, alive, split, top),
@@ -196,7 +198,7 @@ class SparseGraphBounder(GraphBounder):
         target: float = np.inf,
         stop: Stop,
     ) -> None:
-        from qll.kernels.dual_graph import LANES
+        from qll.kernels.simd import LANES
 
         with never_worse(domains):
             for start in range(0, len(domains), LANES):
@@ -207,7 +209,8 @@ class SparseGraphBounder(GraphBounder):
     def _lanes(
         self, some: Sequence[Subdomain], sizes: Sizes, steps: int, target: float, stop: Stop
     ) -> None:
-        from qll.kernels.dual_graph import LANES, ascend, minimise, reached, relax
+        from qll.kernels.dual_graph import ascend, minimise, reached, relax
+        from qll.kernels.simd import LANES
 
         network = self.packed(np.float32)
         inputs, starts, columns, *_ = network
@@ -275,14 +278,14 @@ class SparseGraphBounder(GraphBounder):
         )
         points, relaxed = np.split(values, [self.rows.inputs])
         scores = coefficient[self.rows.inputs :] * (np.maximum(rows, 0) - relaxed)
-        alphas, betas, points, lost = (
+        alphas, betas, starts, lost = (
             np.ascontiguousarray(v.T) for v in (alpha, beta, points, scores)
         )
         for lane, domain in enumerate(some):
             domain.alpha, domain.beta = alphas[lane], betas[lane]
             domain.weight = weight[: len(domain.offset), lane].copy()
             domain.bound, domain.scales = float(best[lane]), (float(scale[lane]), 1.0)
-            domain.minimiser, domain.scores = points[lane], lost[lane]
+            domain.minimiser, domain.scores = starts[lane], lost[lane]
 
     def evaluate(self, domains: Sequence[Subdomain], sizes: Sizes, *, stop: Stop) -> Array:
         from qll.kernels.dual_graph import bound_of

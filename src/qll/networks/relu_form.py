@@ -142,6 +142,15 @@ class ReluForm:
         return ReluForm(self.input_shape, tuple(layers))
 
 
+def nonzeros(form: ReluForm) -> int:
+    """Weights that are not 0."""
+    return sum(
+        int(np.count_nonzero(w)) if isinstance(w, np.ndarray) else int(w.nnz)
+        for layer in form.layers
+        for _, w in layer.terms
+    )
+
+
 def normalisation_vectors(
     shape: tuple[int, ...], mean: Array | float, std: Array | float
 ) -> tuple[Array, Array]:

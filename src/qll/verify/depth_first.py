@@ -28,7 +28,7 @@ from qll.bounds.rounding import Sizes
 from qll.bounds.rows import Rows
 from qll.bounds.splits import SignSplit
 from qll.kernels import available
-from qll.networks.relu_form import ReluForm
+from qll.networks.relu_form import ReluForm, nonzeros
 from qll.verify import clock
 from qll.verify.condition import Array
 from qll.verify.implications import Implications, State
@@ -56,17 +56,9 @@ def fits(form: ReluForm) -> bool:
     """Whether a linear program of the network is a matter of milliseconds."""
     if not form.is_relu or len(form.layers) < 2 or not available():
         return False
-    if sum(form.widths[:-1]) > MOST_COLUMNS or _entries(form) > MOST_ENTRIES:
+    if sum(form.widths[:-1]) > MOST_COLUMNS or nonzeros(form) > MOST_ENTRIES:
         return False
     return find_spec("highspy") is not None
-
-
-def _entries(form: ReluForm) -> int:
-    return sum(
-        int(np.count_nonzero(w)) if isinstance(w, np.ndarray) else int(w.nnz)
-        for layer in form.layers
-        for _, w in layer.terms
-    )
 
 
 @dataclass(eq=False)

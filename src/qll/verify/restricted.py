@@ -56,7 +56,7 @@ class Restricted:
     query: Query
     free: NDArray[np.int64]
     base: Array
-    known: Known | None = None  # bounds of the hidden layers
+    known: Known | None = None  # bounds of the hidden layers, no worse than CROWN's
 
     def expand(self, points: Array) -> Array:
         """(..., inputs) of the network from those that move."""
@@ -131,7 +131,7 @@ def restrict_by_crown(
     smaller = _Smaller(form, sizes, bounds, query.lower, query.upper)
     found = _restricted(query, smaller)
     if found is not None:
-        return found
+        return replace(found, known=smaller.known)
     every: NDArray[np.int64] = np.arange(query.lower.size)
     return Restricted(query, every, query.lower, ([b[0] for b in bounds], [b[1] for b in bounds]))
 
@@ -151,7 +151,7 @@ def _restricted(query: Query, smaller: _Smaller) -> Restricted | None:
     )
     if small.search.tree != query.search.tree:  # the leaves have other numbers
         return None
-    return Restricted(small, smaller.free, query.lower, smaller.known)
+    return Restricted(small, smaller.free, query.lower)
 
 
 class _Smaller:

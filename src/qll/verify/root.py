@@ -210,7 +210,7 @@ class Root(ABC):
             before = min(node.bound for node in nodes)
             self.tighten_root(self.effort.round, until)
             nodes = self.refute(self.informed(nodes), self.effort.quick)
-            if nodes and min(node.bound for node in nodes) - before < GAIN * abs(before):
+            if nodes and not min(node.bound for node in nodes) - before > GAIN * abs(before):
                 break
         return nodes
 

@@ -11,11 +11,13 @@ from typing import ClassVar, TypeAlias
 import numpy as np
 
 from qll import limits
+from qll.bounds.chain import Chain
 from qll.bounds.graph import GraphBounder
 from qll.bounds.lanes import ChainBounder, smallest_sizes
 from qll.bounds.rounding import Rounding
 from qll.bounds.sparse_graph import SparseGraphBounder
 from qll.kernels import available
+from qll.networks.relu_form import nonzeros
 from qll.verify import clock
 from qll.verify.attack import Found, Plan, SearchNetwork, attack
 from qll.verify.backend import BACKENDS, Backend, Budget
@@ -63,6 +65,9 @@ FEW_INPUTS = 10
 FEW_WAYS = 256
 CLIMB_SECONDS = 0.3
 WALK_SECONDS = 0.5
+# Joint hulls are worth steps over dense matrices of this many times the network's non-zeros: on
+# oval21 with 6 times as many (three layers) they win, with 17 times (five layers) they lose.
+DENSE = 10
 # Of many whole inputs boxes alone close few: neurons are split early.
 MANY_ALONE = 0.02
 
@@ -248,10 +253,12 @@ class BranchAndBound(Backend):
         if small is None:
             outcome = prover.prove(query, deadline, search)
         else:
-            seek, known = small.seeking(search), {}
-            if small.known is not None and isinstance(prover, NeuronProver):
-                known = {"known": small.known}
-            outcome = small.told(prover.prove(small.query, deadline, seek, **known))
+            seek = small.seeking(search)
+            if isinstance(prover, NeuronProver):
+                found = prover.prove(small.query, deadline, seek, known=small.known)
+            else:
+                found = prover.prove(small.query, deadline, seek)
+            outcome = small.told(found)
         if outcome.proved and proofs and not prover.keeps:
             outcome = _again(prover, query, outcome, start, deadline)
         return replace(_as_verdict(outcome, ties), proof=outcome.proof)
@@ -314,7 +321,8 @@ def splits_boxes(query: Query) -> bool:
 
 def choose_prover(query: Query) -> Prover:
     """Boxes for few inputs; compiled lanes, with joint hulls for chains whose matrices they can
-    hold, by the non-zeros of any other ReLU graph; the torch reference for everything else."""
+    hold and are not nearly empty, by the non-zeros of any other ReLU graph; the torch reference for
+    everything else."""
     form = query.form
     if splits_boxes(query):
         many = int((query.upper > query.lower).sum()) > FEW_INPUTS
@@ -322,7 +330,9 @@ def choose_prover(query: Query) -> Prover:
     if query.ball is not None:
         return RoundProver(form)
     if available() and ChainBounder.fits(form) and query.search.inputs is None:
-        return NeuronProver(ChainBounder(form))
+        dense = Chain.dense_entries(form) <= DENSE * nonzeros(form)
+        if dense or not SparseGraphBounder.fits(form):
+            return NeuronProver(ChainBounder(form))
     if SparseGraphBounder.fits(form):
         return NeuronProver(SparseGraphBounder(form))
     return NeuronProver(GraphBounder(form))
