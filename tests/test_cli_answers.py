@@ -213,6 +213,8 @@ def test_a_query_is_answered_although_its_assignment_is_lost(
     words = "verify q.vnnlib --network f=net.onnx --serialise-assignments"
     assert solve(monkeypatch, f"{words} t.csv/deep") == 2
     assert capsys.readouterr().out == ""  # named before any work
+    assert solve(monkeypatch, "verify q.vnnlib --network f=net.onnx --certificate proofs") == 2
+    assert "qll export q.vnnlib --to qll" in capsys.readouterr().err
 
     def full(*_: object) -> None:
         raise RunError("no space", expected="room", found="none", fix="make room")

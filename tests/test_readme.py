@@ -49,7 +49,12 @@ QUICK: dict[str, tuple[str, ...]] = {
     "qll reproduce --list": (),
 }  # fmt: skip
 # Not only all well: a network of one epoch is often falsified, and misses a target.
-EXITS = {"qll verify": {0, 10, 11}, "qll cycle": {0, 11}, "qll repair": {0, 11}}
+EXITS = {
+    "qll verify": {0, 10, 11},
+    "qll attack": {0, 10},
+    "qll cycle": {0, 11},
+    "qll repair": {0, 11},
+}
 RULE = "outputs 2\nforall x in box([0, 0], [1, 1]): y[0] <= y[1]\n"
 
 

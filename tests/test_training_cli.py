@@ -75,7 +75,7 @@ def test_attack_keeps_counterexamples_that_violate(run: Path, tmp_path: Path) ->
         "--count", "12", "--attack", "apgd:20,restarts=1", "--set", "epsilon=0.9",
         "--out", str(out), "--json", "-",
     )  # fmt: skip
-    assert result.exit_code == 0, result.output
+    assert result.exit_code == 10, result.output
     summary = json.loads(result.stdout)
     assert summary["attacked"] == 12 == summary["falsified"] + summary["not_falsified"]
     kept = np.load(out / "counterexamples.npz", allow_pickle=False)

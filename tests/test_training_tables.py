@@ -170,7 +170,7 @@ def test_a_command_trains_verifies_and_names_what_moved(tmp_path: Path) -> None:
     assert found.exit_code == 10, found.output
     assert "size " in found.output and " -> " in found.output
     attacked = command("attack", source, "--network", str(run / "model.onnx"), *data)
-    assert attacked.exit_code == 0 and "falsified" in attacked.output
+    assert attacked.exit_code == 10 and "falsified" in attacked.output
     judged = command("evaluate", str(run), "--prove", "0", "--json", "-")
     assert '"r2"' in judged.output
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from qll.networks import Network
     from qll.property import Property
 
+EXIT_FALSIFIED = 10  # as of qll verify
 _PICTURES = 16
 _NAMED = 20  # near-ties
 
@@ -53,7 +54,8 @@ def attack(
     ] = None,
 ) -> None:
     """Attack a network on test images, or, if the rule needs no data point, once. A counterexample
-    lies in the region and violates the property as ONNX Runtime runs the network.
+    lies in the region and violates the property as ONNX Runtime runs the network. Exit code 0: none
+    was found, which proves nothing, 10: some were.
 
     Example: qll attack not-both --network net.onnx --data dice-rendered --out found
     """
@@ -98,6 +100,8 @@ def attack(
     if out is not None and falsified:
         typer.echo(f"counterexamples: {out}")
     store(json_path, summary)
+    if falsified:
+        raise typer.Exit(EXIT_FALSIFIED)
 
 
 def _asked(

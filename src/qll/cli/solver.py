@@ -84,6 +84,7 @@ def solve(
     seed: Annotated[int, typer.Option(help="Seeds the random starts.")] = 0,
     out: JsonFile = None,
     quiet: Annotated[bool, typer.Option(QUIET, callback=quieten, help=QUIET_HELP)] = False,
+    certificate: Annotated[Path | None, typer.Option(hidden=True)] = None,
 ) -> None:
     """Decide a VNN-LIB query: sat, unsat, unknown or timed-out, and after sat the assignment.
 
@@ -96,6 +97,14 @@ def solve(
             "the time-out is not positive", expected="seconds > 0", found=f"{timeout:g}",
             fix="pass --timeout 60",
         )  # fmt: skip
+    if certificate is not None:
+        raise InputError(
+            "a query has no certificate: its verdict has the standard's form",
+            expected="a rule, for --certificate",
+            found="a VNN-LIB query",
+            fix=f"make a rule of it, qll export {query} --to qll --network NET --out rule.qll, and "
+            f"qll verify rule.qll --network NET --certificate {certificate}",
+        )
     if serialise_assignments is not None:
         require_writable(serialise_assignments, folder=True)
     answer = _Answer(query, out, began)
