@@ -59,12 +59,9 @@ def ask(name: str, **options: Any) -> Verdict:
 @pytest.mark.parametrize("seconds", [2.0, pytest.param(5.0, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", NETWORKS)
 def test_the_timeout_holds_for_all_of_a_query(name: str, seconds: float) -> None:
-    from qll.bounds import lanes, sparse_graph
-    from qll.verify import boxes
+    from qll.verify.backend import BACKENDS
 
-    lanes.load_kernels()
-    sparse_graph.load_kernels()
-    boxes._load_kernels()
+    BACKENDS["bab"]().prepare()
     start = time.process_time()
     verdict = ask(name, timeout=seconds)
     spent = time.process_time() - start

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import itertools
 import time
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 from verify_cases import FormNetwork, chain, chain_prover, graph_prover
 
+from qll.bounds import lanes, sparse_graph
 from qll.formula.hard import affine
 from qll.networks.relu_form import FormLayer, ReluForm
-from qll.verify import depth_first, root
+from qll.verify import boxes, clock, depth_first, implications, root
 from qll.verify.attack import Plan, SearchNetwork, attack
 from qll.verify.backend import Budget
 from qll.verify.backends.bab import BranchAndBound
@@ -58,11 +60,66 @@ CASES: dict[str, tuple[Any, Query]] = {
 }
 
 
+@pytest.mark.parametrize(
+    ("name", "wanted"),
+    [
+        ("chain", {"lanes"}),
+        ("boxes", {"boxes"}),
+        ("graph", {"sparse_graph"}),
+        (None, {"lanes", "boxes", "sparse_graph", "implications"}),
+    ],
+)
+def test_a_query_is_prepared_by_the_kernels_that_it_needs(
+    name: str | None, wanted: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What only a hard one needs is compiled when it is needed."""
+    loaded: set[str] = set()
+    for module in (lanes, sparse_graph, implications, boxes):
+        called = "_load_kernels" if module is boxes else "load_kernels"
+        monkeypatch.setattr(module, called, partial(loaded.add, module.__name__.split(".")[-1]))
+    BranchAndBound().prepare(None if name is None else CASES[name][1])
+    assert loaded == wanted
+
+
+@pytest.mark.parametrize("which", ["wall", "cpu"])
+def test_the_clock_stands_still_while_a_kernel_is_compiled(
+    which: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from numba.core import event
+
+    from qll.kernels import announce
+    from qll.kernels.simd import kernel
+
+    seconds = [5.0]
+
+    class Slow(event.Listener):  # type: ignore[misc]
+        def on_start(self, event: Any) -> None:
+            seconds[0] += 100.0
+
+        def on_end(self, event: Any) -> None:
+            pass
+
+    @kernel
+    def twice(x):  # type: ignore[no-untyped-def]
+        return 2 * x
+
+    for module in (announce, clock):
+        monkeypatch.setattr(module, "_CLOCKS", {which: lambda: seconds[0]})
+    monkeypatch.setattr(announce, "_spent", {which: 0.0})
+    monkeypatch.setattr(clock, "_chosen", which)
+    before = clock.now()
+    with event.install_listener("numba:compile", Slow()):
+        assert twice(2) == 4
+    assert seconds[0] == 105.0
+    seconds[0] += 1.0
+    assert clock.now() == pytest.approx(before + 1.0)
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_the_budget_holds(name: str) -> None:
     prover, query = CASES[name]
     backend = BranchAndBound(choose=lambda q: prover(q.form))
-    prover(query.form).prepare()  # compiles
+    backend.prepare()  # compiles
     backend.decide(
         [query], Budget(seconds=0.3, clock="cpu")
     )  # imports what is imported on first use

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -97,6 +98,7 @@ def verify(
 
     Example: qll verify not-both --network net.onnx --data dice-rendered --count 50
     """  # fmt: skip
+    from qll import limits
     from qll.kernels.announce import announced
     from qll.networks import load as load_network
     from qll.verify.api import Problem, decide_all
@@ -146,7 +148,9 @@ def verify(
         left = [i for i in range(len(problem)) if i not in journal.known]
         with announced(board.tell):
             if left and workers.is_local:
-                BACKENDS[backend]().prepare()  # once, in sight, and not in each process
+                with suppress(limits.OutOfTime, limits.OutOfMemory):  # said of each query
+                    # Once, in sight, and not in each process.
+                    BACKENDS[backend]().prepare(problem.query(0))
                 board.began = time.monotonic()
             for index, verdict in decide_all(problem, left, workers=workers):
                 journal.add(index, verdict)

@@ -17,6 +17,26 @@ _tell: ContextVar[Callable[[str], None] | None] = ContextVar("tell", default=Non
 _said: set[str] = set()
 
 
+_CLOCKS = {"wall": time.monotonic, "cpu": time.process_time}
+_spent = dict.fromkeys(_CLOCKS, 0.0)
+
+
+@contextmanager
+def counted() -> Iterator[None]:
+    """What happens within is the compiling or loading of a kernel; one at a time."""
+    begun = {name: clock() for name, clock in _CLOCKS.items()}
+    try:
+        yield
+    finally:
+        for name, clock in _CLOCKS.items():
+            _spent[name] += clock() - begun[name]
+
+
+def seconds_spent(clock: str) -> float:
+    """How long this process has compiled and loaded kernels, by the clock ``wall`` or ``cpu``."""
+    return _spent[clock]
+
+
 class SlowPath(UserWarning):
     """A network is attacked by torch, several times slower than by the kernels."""
 

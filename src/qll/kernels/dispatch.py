@@ -13,7 +13,6 @@ This module imports numba; what it uses of it beyond its documented interface is
 from __future__ import annotations
 
 import hashlib
-import pickle  # noqa: TID251 - as numba does; what is read here is run as machine code anyway
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -23,7 +22,7 @@ from typing import Any
 import llvmlite
 import numba
 from numba import types
-from numba.core.caching import _Cache
+from numba.core.caching import IndexDataCacheFile, _Cache
 from numba.core.ccallback import CFunc
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import CompilerBase, CompileResult, DefaultPassBuilder
@@ -36,8 +35,7 @@ from numba.core.typed_passes import NativeLowering
 from numba.core.types.misc import unliteral
 from numba.np import arrayobj
 
-from qll.errors import RunError
-from qll.files import write_atomically
+from qll.kernels.announce import counted
 
 _SHAPE_ERROR = "raise_with_shape_context"  # in numba.np.arrayobj
 
@@ -146,7 +144,7 @@ class Kernel(CPUDispatcher):  # type: ignore[misc]
             self._cache = Store(function, folder)
 
     def compile(self, sig: Any) -> Any:
-        with global_compiler_lock, _brief_shape_errors():
+        with global_compiler_lock, _brief_shape_errors(), counted():
             return super().compile(sig)
 
     @property
@@ -194,6 +192,8 @@ class Store(_Cache):  # type: ignore[misc]
     def __init__(self, function: Callable[..., Any], folder: Path) -> None:
         self._folder, self._name = folder, function.__name__
         self._identity = _identity(function)
+        # It writes and reads single files for us; its index is not used.
+        self._files = IndexDataCacheFile(str(folder), function.__name__, None)
 
     @property
     def cache_path(self) -> str:
@@ -213,8 +213,8 @@ class Store(_Cache):  # type: ignore[misc]
         versions = (sys.implementation.cache_tag, numba.__version__, llvmlite.__version__)
         return repr((versions, codegen.magic_tuple(), self._identity, str(signature)))
 
-    def _file(self, key: str) -> Path:
-        return self._folder / f"{self._name}-{hashlib.sha256(key.encode()).hexdigest()[:24]}.nbc"
+    def _file(self, key: str) -> str:
+        return f"{self._name}-{hashlib.sha256(key.encode()).hexdigest()[:24]}.nbc"
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         target_context.refresh()
@@ -222,8 +222,8 @@ class Store(_Cache):  # type: ignore[misc]
             return None
         key = self._key(sig, target_context.codegen())
         try:
-            stored, payload = pickle.loads(self._file(key).read_bytes())  # noqa: S301
-        except (OSError, ValueError, EOFError, pickle.UnpicklingError):
+            stored, payload = self._files._load_data(self._file(key))
+        except Exception:  # no file, or a spoilt one, which may raise anything
             return None
         return CompileResult._rebuild(target_context, *payload) if stored == key else None
 
@@ -239,6 +239,6 @@ class Store(_Cache):  # type: ignore[misc]
         key = self._key(sig, data.codegen)
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
-            write_atomically(self._file(key), numba.core.serialize.dumps((key, data._reduce())))
-        except (OSError, RunError):
+            self._files._save_data(self._file(key), (key, data._reduce()))
+        except OSError:
             return

@@ -45,8 +45,8 @@ class Backend(ABC):
         """Why this backend cannot take the query, or None."""
         return None
 
-    def prepare(self) -> None:
-        """Compile what has to be compiled, once on a machine: it is no query's time."""
+    def prepare(self, query: Query | None = None) -> None:
+        """Compile what a query will need for certain, or all that there is, once on a machine."""
         return
 
     @abstractmethod

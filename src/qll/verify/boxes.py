@@ -93,11 +93,9 @@ class BoxProver:
         return found if found.most else None
 
     def prepare(self) -> None:
-        """Load the kernels, or compile them: seconds, once on a machine, and no query's time."""
+        """Load the kernels, or compile them; those of the finisher come when it is asked."""
         if isinstance(self.dense, DenseGraph):
             _load_kernels()
-        if self.finisher is not None:
-            self.finisher.prepare()
 
     def sizes(self, query: Query) -> Sizes:
         """Of the numbers that are summed over the whole box, by interval arithmetic."""

@@ -1,4 +1,8 @@
-"""The clock of budgets: wall time, or CPU time of this process on a busy machine."""
+"""The clock of budgets: wall time, or CPU time of this process on a busy machine.
+
+It stands still while a kernel is compiled or loaded, once on a machine or in a process: that is no
+query's time.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,7 @@ from contextlib import contextmanager
 
 from qll import limits
 from qll.formula.pace import paced
+from qll.kernels.announce import seconds_spent
 
 _CLOCKS: dict[str, Callable[[], float]] = {"wall": time.monotonic, "cpu": time.process_time}
 _chosen = "wall"
@@ -37,7 +42,7 @@ def counting(name: str) -> Iterator[None]:
 
 
 def now() -> float:
-    return _CLOCKS[_chosen]()
+    return _CLOCKS[_chosen]() - seconds_spent(_chosen)
 
 
 @contextmanager

@@ -22,7 +22,6 @@ from qll.bounds.rounding import Rounding, Sizes
 from qll.limits import OutOfTime
 from qll.verify import clock, depth_first
 from qll.verify.condition import Array
-from qll.verify.implications import load_kernels
 from qll.verify.proof import Effort, NeuronBound, Outcome, Search, Subproblem, Tightened
 from qll.verify.query import Query
 from qll.verify.root import Root
@@ -57,9 +56,8 @@ class NeuronProver:
         self._rounding: Rounding | None = None
 
     def prepare(self) -> None:
+        """Those of the search in depth come when it begins."""
         self.bounder.prepare()
-        if depth_first.fits(self.bounder.form):
-            load_kernels()
 
     def sizes(self, query: Query) -> Sizes:
         """Of the query's network; queries of one prover share what does not depend on the box."""

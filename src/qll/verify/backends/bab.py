@@ -11,6 +11,7 @@ from typing import ClassVar, TypeAlias
 import numpy as np
 
 from qll import limits
+from qll.bounds import lanes, sparse_graph
 from qll.bounds.chain import Chain
 from qll.bounds.graph import GraphBounder
 from qll.bounds.lanes import ChainBounder, smallest_sizes
@@ -18,7 +19,7 @@ from qll.bounds.rounding import Rounding
 from qll.bounds.sparse_graph import SparseGraphBounder
 from qll.kernels import available
 from qll.networks.relu_form import nonzeros
-from qll.verify import clock
+from qll.verify import clock, implications
 from qll.verify.attack import Found, Plan, SearchNetwork, attack
 from qll.verify.backend import BACKENDS, Backend, Budget
 from qll.verify.boxes import BoxProver
@@ -81,9 +82,17 @@ class BranchAndBound(Backend):
     keeps_proofs: ClassVar[bool] = True
     choose: Callable[[Query], Prover] | None = None  # which prover takes a query; for tests
 
-    def prepare(self) -> None:
-        if available():
-            BoxProver(smallest_sizes().form).prepare()
+    def prepare(self, query: Query | None = None) -> None:
+        if not available():
+            return
+        if query is not None:
+            first = query.cases[:1]
+            if first and self.refuses(first[0]) is None:
+                choose_prover(first[0]).prepare()
+            return
+        BoxProver(smallest_sizes().form).prepare()
+        for load in (lanes.load_kernels, sparse_graph.load_kernels, implications.load_kernels):
+            load()
 
     def run(self, queries: Sequence[Query], budget: Budget) -> list[Verdict]:
         found = _Decisions(queries, budget)
