@@ -219,7 +219,7 @@ def test_compilation_is_announced(inputs: Path, monkeypatch: pytest.MonkeyPatch)
     numba = pytest.importorskip("numba")
     from qll.verify.backends.bab import BranchAndBound
 
-    def compile_something(_: object) -> None:
+    def compile_something(_: object, query: object) -> None:
         numba.njit(lambda x: x + 1)(1)
 
     monkeypatch.setattr(BranchAndBound, "prepare", compile_something)
