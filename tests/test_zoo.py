@@ -166,6 +166,21 @@ def test_a_run_is_added(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
         assert archive.namelist() == ["00000.qllcert"]
     found = check(entry)
     assert (found.failures, found.confirmed) == ([], {"verified": 1})
+    # the same network as one of a cycle, which does not know its own recipe
+    cycle = tmp_path / "cycle"
+    shutil.copytree(run, cycle / "round-01")
+    shutil.copy(run / "model.onnx", cycle)
+    (cycle / "round-01" / "environment.json").write_text("{}")
+    held = {"asked": {"train": json.loads(config.model_dump_json())}, "ending": "met",
+            "accuracy": {"measure": "PAcc"}, "rounds": [{"number": 1, "pacc": 0.9}]}  # fmt: skip
+    (cycle / "cycle.json").write_text(json.dumps(held))
+    by_cycle = command.replace("--run run", "--run cycle").replace("mine", "cycled").split()
+    with pytest.raises(InputError, match="how this cycle was run"):
+        CliRunner().invoke(build_app(), by_cycle, catch_exceptions=False)
+    steps = ["--recipe", "qll train a", "--recipe", "qll cycle b"]
+    CliRunner().invoke(build_app(), [*by_cycle, *steps], catch_exceptions=False)
+    card = zoo("cycled", folder="shelf").card
+    assert (card.accuracy, card.r2, card.recipe) == (0.9, None, "qll train a\nqll cycle b")
     # evidence of another rule, and a verdict without any
     rewritten = Path("c/claim.toml").read_text()
     Path("c/claim.toml").write_text(rewritten.replace("0.7", "0.6"))

@@ -97,7 +97,7 @@ def check(
 def add(
     context: typer.Context,
     name: Annotated[str, typer.Argument(help="What to call it.")],
-    run: Annotated[Path, typer.Option(help="The folder of the run.")],
+    run: Annotated[Path, typer.Option(help="The folder of the run or cycle.")],
     verdicts: Annotated[Path, typer.Option(help="Of qll verify --count 0 --json.")],
     certificates: Annotated[Path, typer.Option(help="Of the same call, --certificate.")],
     count: Annotated[int, typer.Option(min=1, help="Regions whose certificates are kept.")] = 100,
@@ -111,7 +111,7 @@ def add(
     ] = None,
     out: JsonFile = None,
 ) -> None:
-    """Put a trained and proved run into the zoo.
+    """Put a trained and proved run, or the network of a cycle, into the zoo.
 
     Example: qll zoo add mine --run runs/a --verdicts all.json --certificates certificates
     """

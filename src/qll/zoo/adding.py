@@ -20,11 +20,9 @@ from qll.formula.question import canonical
 from qll.metrics import is_vacuous, tally
 from qll.properties import parse
 from qll.property import Property
-from qll.reports.compact import folder_pieces
-from qll.training.config import build
 from qll.zoo.card import NAME, Card, Proved, card_text
 from qll.zoo.check import CLAIM, POINTS, SUFFIX, parameters_of
-from qll.zoo.recipe import recipe_of
+from qll.zoo.made import made
 
 _LABELS = "labels = "
 _EARLIEST = (1980, 1, 1, 0, 0, 0)  # the same archive whenever it is made
@@ -43,12 +41,11 @@ def add(
     recipe: Sequence[str] = (),
 ) -> Card:
     """``verdicts`` and ``certificates`` are what ``qll verify --count 0 --json V --certificate C``
-    wrote of the run's network; the evidence of the first ``count`` regions is kept. ``data`` is
-    what the data are called, ``recipe`` the commands where the run's own is not all."""
-    pieces = folder_pieces(run)
+    wrote of the network of a run or a cycle; the evidence of the first ``count`` regions is kept.
+    ``data`` is what the data are called, ``recipe`` the commands where the run's own is not all."""
+    origin = made(run, "\n".join(recipe))
     values = read_json(verdicts, "verdicts")
-    network = (run / "model.onnx").read_bytes()
-    digest = sha256(network).hexdigest()
+    digest = sha256(origin.network).hexdigest()
     if values.get("network_sha256") != digest:
         raise InputError(
             "these verdicts are about another network",
@@ -57,33 +54,24 @@ def add(
             found=str(values.get("network_sha256")),
             fix="verify the run's model.onnx again",
         )
-    if pieces.evaluation is None:
-        raise InputError(
-            "the run is not finished",
-            where=str(run),
-            expected="evaluation.json",
-            found="none",
-            fix="go on with it: qll train --resume",
-        )
-    config = build(dict(pieces.config))
     prop = parse(values["text"], name=str(verdicts))
     _require_same(prop, digest, certificates)
     rows = [_confirmed(row, certificates) for row in values["verdicts"]]
     rows.sort(key=lambda row: int(row["point"]))
-    accuracy = pieces.evaluation["pacc"]
+    config = origin.config
     card = Card(
         name=name,
         rule=Path(config.property).stem,
         parameters=parameters_of(prop),
         data=data or Path(config.data).stem,
-        recipe="\n".join(recipe) or recipe_of(config),
+        recipe=origin.recipe,
         seed=config.seed,
-        accuracy=None if accuracy is None else float(accuracy["share"]),
-        r2=None if accuracy is not None else float(pieces.evaluation["r2"]),
+        accuracy=origin.accuracy,
+        r2=origin.r2,
         closed=prop.is_closed,
         proved=Proved(**tally(rows)),
         timeout=float(values["timeout"]),
-        machine=str(pieces.environment.get("processor", "")),
+        machine=origin.machine,
         licence=licence,
         network_sha256=digest,
     )
@@ -93,7 +81,7 @@ def add(
     except OSError as error:
         raise write_error(place, error) from error
     hashes = "".join(_hashed(row, certificates) for row in rows)
-    write_atomically(place / "network.onnx", network)
+    write_atomically(place / "network.onnx", origin.network)
     write_atomically(place / "rule.qll", prop.show().encode())
     write_atomically(place / "hashes.xz", lzma.compress(hashes.encode("ascii"), preset=9))
     archive = _archive(certificates, 1 if card.closed else count, closed=card.closed)
