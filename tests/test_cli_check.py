@@ -96,3 +96,18 @@ def test_a_rule_without_data_points_is_asked_once_and_judged_in_its_region(tmp_p
     rule.write_text("outputs 1\nforall x in box(0, 1): y[0] <= 0.5\n")
     _, found = _found(tmp_path, *words)  # without data, too
     assert "falsified" in found["proof"]["said"]
+
+
+def test_what_training_would_take(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A few steps are done; a network that is given would not be trained."""
+    import qll.checkup
+
+    monkeypatch.setattr(qll.checkup, "_WARM", 0.05)
+    monkeypatch.setattr(qll.checkup, "_SECONDS", 0.2)
+    rule, table = tmp_path / "rule.qll", tmp_path / "t.csv"
+    rule.write_text("forall x in domain: y[0] <= 9\n")
+    table.write_text("a,b\n" + "".join(f"{k % 7},{k}\n" for k in range(40)))
+    code, found = _found(tmp_path, str(rule), "--data", str(table), "--target", "b")
+    assert code == 0
+    assert found["training"]["said"].startswith("qll train takes about ")
+    assert "100 epochs" in found["training"]["said"]

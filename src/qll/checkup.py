@@ -7,6 +7,7 @@ at clean data points, and a few regions are decided for real.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,7 @@ from qll.networks import load as load_network
 from qll.properties import load_fitting
 from qll.property import Property
 from qll.regions import Region
+from qll.training.progress import Silent
 
 if TYPE_CHECKING:
     from qll.verify.verdict import Verdict
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
 _POINTS = 1000  # data points at which the rule is judged
 _TRIED = 3  # regions decided, with so many seconds for each
 _SECONDS = 3.0
+_WARM = 0.5  # seconds of training before it is measured
 
 
 @dataclass(frozen=True)
@@ -62,6 +65,8 @@ def examine(subject: Subject) -> Iterator[Finding]:
         yield _certifiable(network)
     if subject.data is not None:
         yield from _data(prop, network, subject.data)
+        if subject.network is None:
+            yield _training(subject.rule, subject.data)
     if network is not None and prop.is_closed:
         yield from _asked_once(prop, network)
 
@@ -193,6 +198,52 @@ def _tried(
     each = sum(verdict.seconds for verdict in found) / max(1, len(found))
     said = ", ".join(str(verdict) for verdict in found)
     yield _proof(f"{said}; about {each * total:.0f} s for all {total:,} test points", found)
+
+
+class _Steps(Silent):
+    """When steps of training were done."""
+
+    def __init__(self) -> None:
+        self.times: list[float] = []
+        self.all = 0
+
+    def start(self, title: str, epochs: int, steps: int, done: int) -> None:
+        self.all = epochs * steps
+
+    def step(self) -> None:
+        self.times.append(time.monotonic())
+
+
+def _training(rule: str | Path, data: DataSet) -> Finding:
+    """Some steps of what ``qll train`` would do, and what all would take."""
+    from qll.training.config import default_logic, resolve
+    from qll.training.loop import Trainer
+
+    try:
+        options = {"logic": default_logic(str(rule), data.name, "attack")}
+        config = resolve(str(rule), data.name, options=options)
+        steps = _Steps()
+        trainer = Trainer(config, data, None, None, steps)
+        trainer.run_epochs(0, until=time.monotonic() + _WARM)  # what is compiled is not counted
+        steps.times.clear()
+        trainer.run_epochs(0, until=time.monotonic() + _SECONDS)
+    except QllError as error:
+        return Finding("training", str(error).replace("\n", " "), "note")
+    if len(steps.times) < 2:
+        return Finding("training", f"a step takes more than {_SECONDS:g} s here", "note")
+    each = (steps.times[-1] - steps.times[0]) / (len(steps.times) - 1)
+    said = f"qll train takes about {_spoken(each * steps.all)} here: {config.epochs} epochs"
+    return Finding("training", f"{said} (--epochs), network {config.network} (--network)")
+
+
+def _spoken(seconds: float) -> str:
+    """
+    >>> _spoken(40.0), _spoken(600.0), _spoken(9000.0)
+    ('40 s', '10 min', '2.5 h')
+    """
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
 
 
 def _asked_once(prop: Property, network: Network) -> Iterator[Finding]:

@@ -26,7 +26,7 @@ def check(
 ) -> None:
     """Look before you train or prove: does the rule fit the network, can it be certified, is its
     premise ever true on these data, how far does the region reach, is it broken already, how long
-    would proofs take. Exit code 1: something is wrong.
+    training (without --network) and proofs would take. Exit code 1: something is wrong.
 
     Example: qll check rule.qll --network net.onnx --data cars.csv
     """
