@@ -49,6 +49,18 @@ def test_every_card_is_read_and_says_what_its_files_say() -> None:
     assert total < MOST_BYTES
 
 
+def test_the_page_says_what_the_cards_say() -> None:
+    text = (ROOT / "docs" / "zoo.md").read_text(encoding="utf-8").replace(" %", "%")
+    rows = [line.split(" | ") for line in text.splitlines() if line.startswith("| `")]
+    found = {row[0].strip("| `"): row[-2:] for row in rows}
+    assert {name for name in names() if zoo(name).card.closed} <= set(found)
+    for name in set(found) & set(names()):
+        card = zoo(name).card
+        share = f"{card.proved.share:.1%} of {card.proved.meant:,}"
+        assert found[name][0].startswith(card.figure), name
+        assert found[name][1] == f"{card.proved.status if card.closed else share} |", name
+
+
 def test_a_network_is_checked_here(tmp_path: Path) -> None:
     found = check(_copied(tmp_path), sample=2, seed=0)
     assert found.failures == []
