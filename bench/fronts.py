@@ -3,11 +3,11 @@
     python bench/fronts.py [RECORDS ...] --paper PUBLISHED.json [--figures docs/figures]
                            [--write docs/fronts.md] [--json OUT] [--quick]
 
-RECORDS are those of bench/fronts.toml and of the paper's grid (default: results/fronts and
-results/paper, whose rows are the points at alpha 0.5). A point is on the front if no other trained
-point of its task is at least as good in both figures and better in one; *certified is better* says
-whether certified training has such a point. --quick is accepted for the sake of scripts that pass
-it to every benchmark: nothing is run here.
+RECORDS are those of bench/fronts.toml, of the paper's grid, whose rows are the points at alpha 0.5,
+and of the certified runs of the zoo (default: results/fronts, results/paper, results/certified). A
+point is on the front if no other trained point of its task is at least as good in both figures and
+better in one; *certified is better* says whether certified training has such a point. --quick is
+accepted for the sake of scripts that pass it to every benchmark: nothing is run here.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from typing import Any
 from qll.reports.records import Run, read_runs
 
 BEGIN, END = "<!-- fronts: begin -->", "<!-- fronts: end -->"
+RECORDS = ("results/fronts", "results/paper", "results/certified")
 KINDS = {"DL2": "#c0504d", "QLL 5": "#1f5f99", "certified": "#2e7d32"}
 
 
@@ -54,9 +55,10 @@ def point_of(run: Run) -> Point | None:
 
 
 def points_of(folders: Sequence[Path]) -> list[Point]:
-    """Of the tasks that have more than the paper's own points."""
+    """Of the tasks that have certified points and others."""
     found = [p for p in map(point_of, read_runs(folders).runs) if p is not None]
     shown = {p.task for p in found if p.kind == "certified"}
+    shown &= {p.task for p in found if p.kind != "certified"}
     return sorted((p for p in found if p.task in shown),
                   key=lambda p: (p.task, p.kind, -p.pacc, -p.csat))  # fmt: skip
 
@@ -114,10 +116,14 @@ def draw(points: Sequence[Point], paper: Sequence[dict[str, Any]], path: Path) -
     figure.savefig(path)
 
 
+def replaced(page: str, text: str) -> str:
+    before, _, rest = page.partition(BEGIN)
+    return f"{before}{BEGIN}\n{text}\n{END}{rest.partition(END)[2]}"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("records", type=Path, nargs="*",
-                        default=[Path("results/fronts"), Path("results/paper")])  # fmt: skip
+    parser.add_argument("records", type=Path, nargs="*", default=[Path(name) for name in RECORDS])
     parser.add_argument("--paper", type=Path, required=True, help="the paper's result table")
     parser.add_argument("--figures", type=Path, help="the folder of the pictures")
     parser.add_argument("--write", type=Path, help="replace the section in this file")
@@ -136,9 +142,7 @@ def main() -> None:
         given.json.write_text(json.dumps([asdict(p) for p in points], indent=1) + "\n")
     if given.write:
         page = given.write.read_text(encoding="utf-8")
-        before, _, rest = page.partition(BEGIN)
-        after = rest.partition(END)[2]
-        given.write.write_text(f"{before}{BEGIN}\n{text}\n{END}{after}", encoding="utf-8")
+        given.write.write_text(replaced(page, text), encoding="utf-8")
 
 
 if __name__ == "__main__":

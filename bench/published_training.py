@@ -17,7 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 import qll
@@ -37,8 +39,8 @@ ATTACK = attack("apgd:20,restarts=2,as_published=true")
 class Images:
     train: tuple[Tensor, Tensor]
     test: tuple[Tensor, Tensor]
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
+    mean: NDArray[np.float64]
+    std: NDArray[np.float64]
 
     @classmethod
     def of(cls, name: str, folder: str | None, count: int) -> Images:
@@ -46,7 +48,7 @@ class Images:
         chance = torch.Generator().manual_seed(0)
         x, labels = data.train.batch(slice(0, count))
         return cls((data.augment(x, chance), labels), data.test.batch(slice(0, count)),
-                   data.mean, data.std)  # fmt: skip
+                   np.array(data.mean), np.array(data.std))  # fmt: skip
 
 
 def figures(model: nn.Module, images: Images) -> dict[str, Any]:
@@ -98,7 +100,7 @@ def main() -> None:
             if run and (run / "model.onnx").is_file():
                 networks["ours 0"] = load_network(run / "model.onnx")
             for name, network in networks.items():
-                row = {"data": data, "logic": published, "network": name}
+                row: dict[str, Any] = {"data": data, "logic": published, "network": name}
                 row |= figures(Folded(network), images)
                 if run and name.startswith("published"):
                     row["epoch alike"] = epoch_alike(run, row["loss"])

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 import qll
 from qll.attacks import attack
+from qll.attacks.base import Attack
+from qll.attacks.problem import AttackBatch
 from qll.cli.train import figures
 from qll.errors import InputError
 from qll.metrics import (
@@ -19,6 +22,7 @@ from qll.metrics import (
     constraint_accuracy,
     constraint_security,
     evaluate,
+    missed_regions,
     prediction_accuracy,
     proved_share,
     regression_errors,
@@ -202,3 +206,33 @@ def test_chance_is_the_best_constant_answer() -> None:
          "chance": {"good": 1, "total": 4, "share": 0.25}}
     )  # fmt: skip
     assert shown[0].endswith("50.0 %   (1 of 2; chance 25.0 %)")
+
+
+def test_what_an_attack_misses_at_epsilon_and_finds_at_half_of_it() -> None:
+    @dataclass(frozen=True)
+    class OneStep(Attack):
+        """Up by all that the region allows: too far where the violation is nearer."""
+
+        def search(self, problem: AttackBatch) -> dict[str, Tensor]:
+            return {"x": problem.region.upper.clone()}
+
+    class Ridge(nn.Module):
+        """Above 0 within 0.1 of x = 0.15 only."""
+
+        def forward(self, x: Tensor) -> Tensor:
+            return 0.1 - (x[:, :1] - 0.15).abs()
+
+    text = "parameter epsilon: input = 0.4\nforall x in ball(x0, epsilon): y[0] <= 0"
+    x = torch.tensor([[0.0], [0.0], [-0.2], [5.0]])
+    found = missed_regions(
+        Ridge(), qll.parse(text, outputs=1), x, None, logic="qll:5", attack=OneStep()
+    )
+    # At 0.4 the step ends at 0.4 and finds nothing, at 0.2 it ends on the ridge; from -0.2 it ends
+    # on it at 0.4, so that nothing is missed there; around 5 there is nothing.
+    assert found == Share(2, 3)
+    closed = qll.parse("forall x in ball(x0, 0.4): y[0] <= 0", outputs=1)
+    assert missed_regions(Ridge(), closed, x, None, logic="qll:5", attack=OneStep()) is None
+    share = Share(0, 1)
+    shown = figures(Evaluation(None, share, None, share, missed=found).to_json())
+    assert "around 2 of 3 points" in shown[-1]
+    assert "Misled" not in figures(Evaluation(None, share, None, share).to_json())[-1]

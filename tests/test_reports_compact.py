@@ -138,6 +138,10 @@ def test_the_records_of_the_repository_are_what_its_pages_say(
     page = (ROOT / "docs/findings.md").read_text(encoding="utf-8")
     made = findings.parts(ROOT / "results", published, shared / "corpus/verdicts.json")
     assert page == findings.filled(page, made), "run bench/findings.py --write docs/findings.md"
+    fronts = bench("fronts", monkeypatch)
+    page = (ROOT / "docs/fronts.md").read_text(encoding="utf-8")
+    text = fronts.table(fronts.points_of([ROOT / name for name in fronts.RECORDS]))
+    assert page == fronts.replaced(page, text), "run bench/fronts.py --write docs/fronts.md"
 
 
 def test_records_stay_small() -> None:

@@ -27,10 +27,12 @@ from qll.logics.base import Logic
 from qll.prediction import correct_predictions
 from qll.property import Property
 from qll.regions import Region
-from qll.regions.clauses import turns
+from qll.regions.clauses import clauses, turns
 
 # Relative spread of predictions below which they are one number.
 _CONSTANT = 1e-4
+# Points at which an attack is tried at half of epsilon too.
+_FEW = 512
 # Samples at a time: memory stays flat, and the kernels still fill all cores.
 BATCH = 1024
 
@@ -79,7 +81,8 @@ class Evaluation:
     """All figures of one network; ``rmse`` takes the place of PAcc in a regression. ``csat`` maps
     epsilon to the proved share: the verifier fills it. ``chance`` is the PAcc of the best constant
     answer on the same data; None in records from before it was kept. ``r2`` is the share of the
-    variance that a regression explains: 0 for the best constant answer, 1 at most."""
+    variance that a regression explains: 0 for the best constant answer, 1 at most. ``missed``: of
+    the first regions that CSec (QLL) counts, those that it missed (`missed_regions`)."""
 
     pacc: Share | None
     cacc: Share
@@ -89,6 +92,7 @@ class Evaluation:
     csat: Mapping[str, Share] = field(default_factory=dict)
     chance: Share | None = None
     r2: float | None = None
+    missed: Share | None = None
 
     def to_json(self) -> dict[str, Any]:
         shares = {
@@ -100,6 +104,7 @@ class Evaluation:
         found: dict[str, Any] = {name: _to_json(share) for name, share in shares.items()}
         found["chance"] = _to_json(self.chance)
         found["rmse"], found["r2"] = self.rmse, self.r2
+        found["missed"] = _to_json(self.missed)
         found["csat"] = {epsilon: _to_json(share) for epsilon, share in self.csat.items()}
         return found
 
@@ -119,6 +124,7 @@ class Evaluation:
                 {e: share for e, share in csat.items() if share is not None},
                 _from_json(values.get("chance")),
                 values.get("r2"),
+                _from_json(values.get("missed")),
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise InputError(
@@ -330,6 +336,38 @@ def constraint_security(
     return Share(len(x) - falsified - vacuous, len(x) - vacuous, vacuous)
 
 
+def missed_regions(
+    model: nn.Module,
+    prop: Property,
+    x: Tensor,
+    labels: Tensor | None,
+    *,
+    logic: Logic | str,
+    attack: Attack,
+    judge: Property | None = None,
+    seed: int = 0,
+    engine: Engine = "auto",
+) -> Share | None:
+    """Of the regions that the attack leaves, those in which it finds a violation once it is kept to
+    half of epsilon: there the network misleads it, and CSec is too high by as much at least. None
+    for a property of several clauses or without an epsilon."""
+    judge = prop if judge is None else judge
+    sized = all("epsilon" in {p.name for p in r.specification.parameters} for r in (prop, judge))
+    if not sized or clauses(judge) != (judge,) or not len(x):
+        return None
+    options: dict[str, Any] = {"logic": logic, "seed": seed, "engine": engine}
+    found = attack(model, prop, x, labels, judge=judge, **options)
+    near = prop.with_parameters(epsilon=prop.value_of("epsilon") / 2)
+    points = attack.find(model, near, x, labels, **options)
+    with held_still(model), torch.no_grad():
+        y0 = run_model(model, x) if "y0" in judge.sources else None
+        others = other_points(model, judge, points, x0=x, y0=y0)
+        margins = judge.margin(run_model(model, points["x"]), labels=labels, **others)
+    violated = (margins < 0) & Region.of(judge, x).contains(points)
+    left = ~found.falsified & ~_vacuous(found.margins)
+    return Share(int((violated & left).sum()), int(left.sum()))
+
+
 def evaluate(
     model: nn.Module,
     prop: Property,
@@ -367,6 +405,12 @@ def evaluate(
             on_part=lambda done: watch(figure, done, len(x)),
         )
 
+    few = slice(0, _FEW)
+    some = None if labels is None else labels[few]
+    missed = missed_regions(
+        model, leading, x[few], some, logic=oracle, attack=attack, judge=prop, seed=seed,
+        engine=engine,
+    )  # fmt: skip
     regression = task == "regression"
     rmse, r2 = regression_errors(model, x, labels) if regression else (None, None)
     return Evaluation(
@@ -378,6 +422,7 @@ def evaluate(
         r2=r2,
         csat={} if csat is None else csat(model),
         chance=None if regression else chance_accuracy(labels, task=task),
+        missed=missed,
     )
 
 

@@ -10,6 +10,9 @@ import typer
 from qll.cli.answers import JsonFile, store
 from qll.cli.options import DATA_HELP, Features, Target, data_options
 
+# Points that an attack missed, as a share: below it is what any attack misses now and then.
+_MISSED = 0.02
+
 if TYPE_CHECKING:
     from qll.training.config import TrainConfig
 
@@ -127,6 +130,14 @@ def figures(values: dict[str, Any]) -> list[str]:
         lines.append(
             "Vacuous: the property says nothing of these data points, so they satisfy it whatever "
             "the network computes; they are not counted."
+        )
+    missed = values.get("missed")
+    if missed and missed["share"] and missed["share"] > _MISSED:
+        lines.append(
+            f"Misled: around {missed['good']} of {missed['total']} points that the attack left, it "
+            "finds a violation if it is kept to half of epsilon. The network has learned to "
+            "mislead it, so CSec is too high: rely on CSat, and train with another seed or "
+            "certified (--method small-box)."
         )
     return lines
 
