@@ -32,6 +32,17 @@ def blocks(page: Path) -> list[str]:
     return re.findall(r"^```python\n(.*?)^```$", page.read_text(encoding="utf-8"), re.M | re.S)
 
 
+# Pages whose blocks print what stands below them, to the last digit.
+EXACT = ("language.md",)
+
+
+def outputs(page: Path) -> list[str]:
+    """What stands below each block, "" where that is no output."""
+    text = page.read_text(encoding="utf-8")
+    found = re.findall(r"^```python\n.*?^```\n(?:\n```\n(.*?)^```$)?", text, re.M | re.S)
+    return [str(output) for output in found]
+
+
 PAGES = [page.name for page in sorted(DOCS.glob("*.md")) if blocks(page)]
 
 
@@ -43,10 +54,22 @@ def test_pages_with_blocks_are_found() -> None:
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_blocks_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blocks_run(
+    name: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {"__name__": "page"}
+    printed = []
     for text in [BROUGHT.get(name, ""), *blocks(DOCS / name)]:
         for whole, part in QUICK.get(name, {}).items():
             text = text.replace(whole, part)
         exec(compile(text, name, "exec"), names)  # noqa: S102 - the documentation's own code
+        printed.append(capsys.readouterr().out)
+    if name in EXACT:
+        expected = outputs(DOCS / name)
+        assert any(expected)
+        for said, wanted in zip(printed[1:], expected, strict=True):
+            assert not wanted or said == wanted

@@ -179,11 +179,12 @@ def test_every_python_block_of_the_readme_runs(
 
     code, output = python_blocks()[number]
     torch.manual_seed(0)
-    images = torch.rand(8, 1, 4, 4)
+    images, model = torch.rand(8, 1, 4, 4), nn.Sequential(nn.Flatten(), nn.Linear(16, 10))
     given = {
         "qll": qll,
         "torch": torch,
-        "model": nn.Sequential(nn.Flatten(), nn.Linear(16, 10)),
+        "model": model,
+        "optimiser": torch.optim.SGD(model.parameters(), lr=0.1),
         "loader": DataLoader(TensorDataset(images, torch.arange(8) % 10), batch_size=4),
     }
     file = tmp_path / "block.py"
