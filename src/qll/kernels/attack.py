@@ -162,6 +162,12 @@ class CompiledAttack:
                 aligned_floats(self.plan.rows * LANES),
                 aligned_floats(TILE * LANES),
                 self.tape.room(LANES),
+                (
+                    aligned_floats(2 * LANES).reshape(2, LANES),
+                    np.zeros((5, LANES)),
+                    np.zeros((3, LANES), dtype=np.int64),
+                    np.zeros((3, max(self.plan.inputs, LANES)), dtype=np.uint32),
+                ),
             )
         return self._work[thread]
 

@@ -27,7 +27,9 @@ from qll.kernels.simd import (
 )
 from qll.kernels.starts import GOLDEN, MIX_1, MIX_2, SCALE
 
-ALL_LANES = np.uint32(0xFFFFFFFF)
+# Bits of lanes are uint64 everywhere: what numba makes of a shifted uint32, and a kernel that takes
+# both would be compiled for each.
+ALL_LANES, NO_LANES, ONE_LANE = np.uint64(0xFFFFFFFF), np.uint64(0), np.uint64(1)
 # Rows that are turned into lanes at once: what they read and write stays in the first-level cache.
 # Places are unsigned, so that no index is looked at for being negative: three times as fast.
 ROWS_AT_ONCE = 64
@@ -77,11 +79,10 @@ def fill_boxes(points, rows, valid, widths, width):  # type: ignore[no-untyped-d
 
 
 @kernel
-def random_start(points, order, keys, widths, varied):  # type: ignore[no-untyped-def]
+def random_start(points, order, keys, widths, varied, numbers):  # type: ignore[no-untyped-def]
     """Uniform in the box, then into the valid range; the same point as current and as previous."""
     never_inline()
     rows = len(order)
-    numbers = np.empty(LANES, dtype=np.float32)
     for row in range(rows):
         counter = np.uint32(np.uint32(order[row] + 1) * GOLDEN)
         for lane in range(LANES):
@@ -123,20 +124,18 @@ def attack_group(  # type: ignore[no-untyped-def]
     forward_steps, backward_steps, plan, order, output_row, outputs = network
     lower, upper, width = box
     windows, first_step, alpha, as_published = schedule
-    points, widths, activations, tile_room, room = work
+    points, widths, activations, tile_room, room, (singles, doubles, integers, bits) = work
     scratch, passes, term_sources, term_numbers, atom_numbers, table_widths = room
     patterns, nodes, hardness, atoms, offsets, sources, coefficients, functions, params = tape
     best_points, best_values = out
     rows, steps, samples = len(order), len(windows), len(lower)
     restarts = len(keys) // samples if len(keys) > 0 else len(starts) // samples
-    lane_keys = np.zeros(LANES, dtype=np.uint32)
-    lane_patterns = np.zeros(LANES, dtype=np.int64)
-    best_positive = np.zeros(rows, dtype=np.uint32)
-    best_negative = np.zeros(rows, dtype=np.uint32)
-    values, previous = np.zeros(LANES), np.zeros(LANES)
-    best, best_at_check, overall = np.zeros(LANES), np.zeros(LANES), np.zeros(LANES)
-    rises, was_reduced = np.zeros(LANES, dtype=np.int64), np.zeros(LANES, dtype=np.bool_)
-    step = np.zeros(LANES, dtype=np.float32)
+    step, random_numbers = singles[0], singles[1]
+    values, previous, best, best_at_check, overall = (
+        doubles[0], doubles[1], doubles[2], doubles[3], doubles[4],
+    )  # fmt: skip
+    lane_patterns, rises, was_reduced = integers[0], integers[1], integers[2]
+    best_positive, best_negative, lane_keys = bits[0], bits[1], bits[2]
     lane_centre = centre[first : first + count] if len(centre) > 0 else centre
     for lane in range(LANES):
         lane_patterns[lane] = chosen[first + (lane if lane < count else 0)]
@@ -156,14 +155,14 @@ def attack_group(  # type: ignore[no-untyped-def]
         if len(keys) > 0:
             for lane in range(count):
                 lane_keys[lane] = keys[at + lane]
-            random_start(points, order, lane_keys, widths, varied)
+            random_start(points, order, lane_keys, widths, varied, random_numbers)
         else:
             given_start(points, order, starts, at, count)
         current = 0
-        improved, reduced = ALL_LANES, np.uint32(0)
+        improved, reduced = ALL_LANES, NO_LANES
         for lane in range(LANES):
             step[lane] = first_step
-            rises[lane], was_reduced[lane] = 0, as_published
+            rises[lane], was_reduced[lane] = 0, 1 if as_published else 0
         for k in range(steps + 1):
             run_forward(forward_steps, plan, points, current * rows, activations)
             judge_lanes(
@@ -177,11 +176,11 @@ def attack_group(  # type: ignore[no-untyped-def]
                     previous[lane] = 0.0 if as_published else values[lane]
             else:
                 window = windows[k - 1]
-                improved, reduced = np.uint32(0), np.uint32(0)
+                improved, reduced = NO_LANES, NO_LANES
                 for lane in range(count):
                     if values[lane] > best[lane]:
                         best[lane] = values[lane]
-                        improved |= np.uint32(1) << np.uint32(lane)
+                        improved |= ONE_LANE << np.uint64(lane)
                     if values[lane] > previous[lane]:
                         rises[lane] += 1
                     previous[lane] = values[lane]
@@ -189,12 +188,12 @@ def attack_group(  # type: ignore[no-untyped-def]
                         few = rises[lane] < RHO * window
                         if as_published:
                             few = rises[lane] <= RHO * window
-                        stuck = not was_reduced[lane] and best_at_check[lane] >= best[lane]
-                        was_reduced[lane] = few or stuck
-                        if was_reduced[lane]:
+                        stuck = was_reduced[lane] == 0 and best_at_check[lane] >= best[lane]
+                        was_reduced[lane] = 1 if few or stuck else 0
+                        if was_reduced[lane] == 1:
                             step[lane] *= np.float32(0.5)
                             previous[lane] = best[lane]
-                            reduced |= np.uint32(1) << np.uint32(lane)
+                            reduced |= ONE_LANE << np.uint64(lane)
                         best_at_check[lane] = best[lane]
                         rises[lane] = 0
             if k == steps:
@@ -215,11 +214,11 @@ def attack_group(  # type: ignore[no-untyped-def]
                 overall[lane] = best[lane]
             keep_best(points, rows, BEST, OVERALL, ALL_LANES)
         else:
-            improved = np.uint32(0)
+            improved = NO_LANES
             for lane in range(count):
                 if best[lane] > overall[lane]:
                     overall[lane] = best[lane]
-                    improved |= np.uint32(1) << np.uint32(lane)
+                    improved |= ONE_LANE << np.uint64(lane)
             keep_best(points, rows, BEST, OVERALL, improved)
     empty_lanes(points, OVERALL * rows, order, first, count, best_points)
     for lane in range(count):

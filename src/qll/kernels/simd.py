@@ -92,13 +92,13 @@ FASTMATH = {"contract", "nsz", "reassoc"}
 
 
 def kernel(function: Callable[..., Any]) -> Any:
-    """Compile ``function``, with sums in any order and no division that raises."""
-    return compiled(fastmath=FASTMATH)(function)
+    """Compile ``function``, with sums in any order and no division that raises. Its arrays are the
+    caller's, and references to them are not counted: it neither makes nor returns one."""
+    return compiled(fastmath=FASTMATH, _nrt=False)(function)
 
 
 def part(function: Callable[..., Any]) -> Any:
-    """A part of a kernel, compiled into it: no call, and its values stay in registers. Its arrays
-    are the caller's, and are not counted: it neither makes nor returns one."""
+    """A part of a kernel, compiled into it: no call, and its values stay in registers."""
     return compiled(fastmath=FASTMATH, forceinline=True, _nrt=False)(function)
 
 
