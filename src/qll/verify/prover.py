@@ -17,7 +17,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from qll.bounds.bounder import Bounder
+from qll.bounds.bounder import Bounder, Start
 from qll.bounds.rounding import Rounding, Sizes
 from qll.limits import OutOfTime
 from qll.verify import clock, depth_first
@@ -32,10 +32,15 @@ NARROW = 4
 # Linear programmes may take this share of the time, and this many seconds at once.
 CLIMB_SHARE = 0.25
 CLIMB_START = 0.15
+# All searches for a violation between splits may take these.
+HUNT_SHARE = 0.2
+HUNT_START = 0.5
 # Seconds of the first turn of a search, where there are two.
 TURN = 0.25
 # How much longer the turns of depth first are once it looks as if it would be done in time.
 PROMISING = 4.0
+# Of large networks without joint hulls: more domains are worth more than better bounds of each.
+LEAN = Effort(refine=20)
 # A coordinate this near to an end of its range, as a share of it, is meant to be there.
 SNAP = 1e-6
 
@@ -51,7 +56,8 @@ class NeuronProver:
         """``turn`` are the seconds of a search's first turn in a small network; 0: depth first
         alone."""
         self.bounder, self.turn = bounder, turn
-        self.effort = Effort() if effort is None else effort
+        usual = LEAN if bounder.start is Start.CROWN else Effort()
+        self.effort = usual if effort is None else effort
         self.keeps = True  # closed domains, for certificates
         self._rounding: Rounding | None = None
 
@@ -99,7 +105,7 @@ class Run(Root):
 
     def branch(self, nodes: list[Subproblem]) -> None:
         self.queue = sorted(nodes, key=lambda n: n.bound)
-        self.rounds = 0
+        self.rounds, self.hunting = 0, 0.0
         if np.isfinite(self.most_nodes) or not depth_first.fits(self.bounder.form):
             self.best_first(self.deadline)
         else:
@@ -186,8 +192,13 @@ class Run(Root):
             if len(self.queue) > self.most_kept:
                 out.reason = Reason.MEMORY
                 return
-            if (self.rounds < 8 or self.rounds % 4 == 0) and self.hunt(self.queue, self.rounds):
-                return
+            now = clock.now()
+            due = self.rounds < 8 or self.rounds % 4 == 0
+            if due and self.hunting < HUNT_SHARE * (now - self.began) + HUNT_START:
+                found = self.hunt(self.queue, self.rounds)
+                self.hunting += clock.now() - now
+                if found:
+                    return
             self.rounds += 1
             chosen, self.queue = self.queue[:16], self.queue[16:]
             children: list[Subproblem] = []

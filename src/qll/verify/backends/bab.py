@@ -136,6 +136,7 @@ class BranchAndBound(Backend):
                 # A checker reads the whole network: it could not follow a proof of a part.
                 asked = query if small is None else small.query
                 prover = provers[keys[i]] if whole else choose_prover(asked)
+                prover.keeps = prover.keeps and budget.proofs
                 prover.prepare()
                 with found.paid_by([i], "root") as work:
                     until = work.deadline
