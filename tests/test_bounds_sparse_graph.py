@@ -16,12 +16,13 @@ from qll.formula.hard import affine
 from qll.networks import load
 from qll.networks.relu_form import ReluForm
 from qll.verify.backend import Budget
-from qll.verify.backends.bab import BranchAndBound
+from qll.verify.backends import bab
+from qll.verify.backends.bab import FIRST, BranchAndBound
 from qll.verify.certificate import confirm
 from qll.verify.proof import NeuronProof
 from qll.verify.prover import NeuronProver
 from qll.verify.query import Query
-from qll.verify.verdict import Evidence, Status
+from qll.verify.verdict import Evidence, Status, Verdict
 
 pytest.importorskip("numba")
 
@@ -116,6 +117,40 @@ def test_crown_of_hidden_neurons_is_the_references() -> None:
                     query = Query(below, lower, lower + 2.0, affine(terms, float(constant)))
                     assert worst_value(query) <= 1e-9 * (1.0 + abs(constant)), (seed, k, i)
     assert open_ > 5
+
+
+def test_many_queries_of_one_network_are_proved_at_once_if_they_hold(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By CROWN alone, each against enumeration."""
+    monkeypatch.setattr("qll.verify.backends.bab.FEW_INPUTS", 0)
+    monkeypatch.setattr("qll.verify.backends.bab.SECOND", replace(FIRST, seed=1))
+    proved: list[Verdict] = []
+    tell = bab._as_verdict
+    monkeypatch.setattr(
+        bab, "_as_verdict", lambda *given: proved.append(tell(*given)) or proved[-1]
+    )
+    monkeypatch.setattr(BranchAndBound, "_prove", lambda *_, **__: Verdict(Status.UNKNOWN, "none"))
+    monkeypatch.setattr(BranchAndBound, "_lightly", lambda *_: None)
+    violated = 0
+    for seed in range(12):
+        rng = np.random.default_rng(seed)
+        network = random_network(rng, skips=True)
+        size = network.relu_form.input_size
+        queries = []
+        for _ in range(6):
+            lower, width = rng.standard_normal(size), 0.5 * rng.random(size)
+            row = [(("y", k), float(c)) for k, c in enumerate(rng.standard_normal(3))]
+            query = Query(network, lower, lower + width, affine(row, 0.0))
+            level = worst_value(query) * rng.choice([0.9, 1.3]) + rng.choice([-0.01, 0.01])
+            queries.append(replace(query, condition=affine(row, -float(level))))
+        for query, verdict in zip(
+            queries, BranchAndBound().decide(queries, Budget(5.0)), strict=True
+        ):
+            worst = worst_value(query)
+            violated += worst > 0
+            assert verdict.status is not (Status.VERIFIED if worst > 0 else Status.FALSIFIED), seed
+    assert len(proved) > 8 and violated > 8
 
 
 class Residual(nn.Module):

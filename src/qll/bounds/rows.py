@@ -24,6 +24,7 @@ class Rows:
     inputs: int
     matrix: Any  # CSR (neurons, columns) of the pre-activations
     bias: Array  # (neurons,)
+    _last: Any = None  # the output layer that was asked for last, and its columns
 
     @classmethod
     def of(cls, form: ReluForm) -> Rows:
@@ -59,8 +60,10 @@ class Rows:
     ) -> tuple[Array, Array]:
         """``outputs . y + inputs . x + constant`` over the columns."""
         last = form.layers[-1]
-        block = self._block(last.terms, last.width, form.widths[:-1])
-        found = np.asarray((block.T @ outputs.T).T)
+        if self._last is None or self._last[0] is not last:
+            block = self._block(last.terms, last.width, form.widths[:-1]).T.tocsr()
+            object.__setattr__(self, "_last", (last, block))
+        found = np.asarray((self._last[1] @ outputs.T).T)
         if inputs is not None:
             found[:, : self.inputs] += inputs
         return found, outputs @ last.bias + constant

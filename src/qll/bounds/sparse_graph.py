@@ -72,9 +72,9 @@ class SparseGraphBounder(GraphBounder):
             part = self.layout.part(k - 1)
             before, own = inputs + part.start, slice(inputs + part.start, inputs + part.stop)
             with np.errstate(invalid="ignore", over="ignore"):
-                matrix = rows.matrix[part, :before]
+                matrix, magnitude = self._layers[k - 1]
                 centre = rows.bias[part] + matrix @ middle[:before]
-                spread = sizes.unit * sizes.layer(k) + abs(matrix) @ radius[:before]
+                spread = sizes.unit * sizes.layer(k) + magnitude @ radius[:before]
                 least, most = centre - spread, centre + spread
             low[part] = np.where(np.isfinite(least), least, -np.inf)
             high[part] = np.where(np.isfinite(most), most, np.inf)
@@ -154,6 +154,13 @@ class SparseGraphBounder(GraphBounder):
     @cached_property
     def rows(self) -> Rows:
         return Rows.of(self.form)
+
+    @cached_property
+    def _layers(self) -> list[tuple[Any, Any]]:
+        """Each layer's rows over the columns before it, and their sizes."""
+        parts = [self.layout.part(k) for k in range(self.layout.layers)]
+        found = [self.rows.matrix[part, : self.rows.inputs + part.start] for part in parts]
+        return [(matrix, abs(matrix)) for matrix in found]
 
     @cached_property
     def _ends(self) -> Any:

@@ -157,6 +157,16 @@ class Root(ABC):
         self.branch(nodes)
         return out
 
+    def look(self) -> Outcome:
+        """What the first slopes say of every obligation."""
+        self.known.extend(obligations(self.query.search.tree))
+        nodes = [self.node_of(i) for i in range(len(self.known))]
+        found = self.bounder.evaluate([n.domain for n in nodes], self.sizes, stop=self.out_of_time)
+        self.outcome.nodes = len(nodes)
+        self.outcome.least = float(found.min(initial=np.inf))
+        self.outcome.proved = self.outcome.least > self.margin
+        return self.outcome
+
     @abstractmethod
     def branch(self, nodes: list[Subproblem]) -> None:
         """Split ``nodes``, the obligations left open, until the outcome is known."""

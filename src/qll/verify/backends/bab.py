@@ -66,6 +66,8 @@ FEW_INPUTS = 10
 FEW_WAYS = 256
 CLIMB_SECONDS = 0.3
 WALK_SECONDS = 0.5
+# Queries of one network that are worth the kernels of sparse graphs.
+MANY_QUERIES = 4
 # Joint hulls are worth steps over dense matrices of this many times the network's non-zeros: on
 # oval21 with 6 times as many (three layers) they win, with 17 times (five layers) they lose.
 DENSE = 10
@@ -98,11 +100,14 @@ class BranchAndBound(Backend):
         found = _Decisions(queries, budget)
         network = SearchNetwork(queries[0].form)
         near: dict[int, Judgement] = {}
+        graphs: list[SparseGraphBounder] = []  # of the network, once it is needed
         with found.paid_by(found.open, "attack") as work:
             built: dict[object, Verdict | None] = {}
             for i, query in enumerate(queries):
                 found.verdicts[i] = _trivial(query) or by_construction(query, built)
             for plan in (FIRST, SECOND):
+                if plan is SECOND and not budget.proofs and self.choose is None:
+                    self._at_once(queries, found, graphs)
                 if not (left := found.open):
                     break
                 late = work.start + ATTACK_SHARE * (work.deadline - work.start)
@@ -112,7 +117,6 @@ class BranchAndBound(Backend):
                     if found.verdicts[i] is None and plan is SECOND:
                         found.verdicts[i] = self._walk(queries[i], best, work.deadline, near, i)
         provers: dict[tuple[bool, bool], Prover] = {}
-        graphs: list[SparseGraphBounder] = []  # of the network, once it is needed
         rounding = Rounding(queries[0].network, queries[0].form)
         keys = [(query.search.inputs is None, splits_boxes(query)) for query in queries]
         for i, query in enumerate(queries):
@@ -162,6 +166,24 @@ class BranchAndBound(Backend):
             prover.most = 1
         verdict = self._prove(prover, network, query, deadline, None, small, proofs=False)
         return replace(verdict, proof=None) if verdict.decided else None
+
+    def _at_once(
+        self, queries: Sequence[Query], found: _Decisions, graphs: list[SparseGraphBounder]
+    ) -> None:
+        """Those of many queries that CROWN alone proves, in a millisecond or two each: less than a
+        longer attack takes, or anything else."""
+        form = queries[0].form
+        left = [i for i in found.open if not splits_boxes(queries[i]) and is_simple(queries[i])]
+        if len(left) < MANY_QUERIES or not SparseGraphBounder.fits(form):
+            return
+        graphs.append(SparseGraphBounder(form))
+        prover = NeuronProver(graphs[0])
+        prover.prepare()
+        for i in left:
+            limits.check()
+            outcome = prover.prove_at_once(queries[i])
+            if outcome.proved:
+                found.verdicts[i] = _as_verdict(outcome, [])
 
     def _closer(
         self,
@@ -319,6 +341,12 @@ class _Decisions:
             for verdict, spent in zip(self.verdicts, self.spent, strict=True)
             if verdict is not None
         ]
+
+
+def is_simple(query: Query) -> bool:
+    """Of a box alone, in real arithmetic."""
+    plain = query.integers is None and not query.constraints and not query.rounds
+    return plain and not query.in_float32 and query.choices == ((),) and query.ball is None
 
 
 def splits_boxes(query: Query) -> bool:
