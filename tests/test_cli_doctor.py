@@ -64,3 +64,15 @@ def test_every_command_stands_in_a_group_and_has_an_example() -> None:
     for name, command in commands.items():
         assert f"\n  {name} " in shown
         assert "Example: qll" in command.help or name in ("zoo", "supports"), name
+
+
+def test_the_list_of_rules_fits_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    from qll.cli.show import _entry
+
+    text = "a piece of clothing beats every kind of footwear, and the other way round"
+    assert "\n" not in _entry("clothing", text)  # a pipe has a line each
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = _entry("clothing", text).splitlines()
+    assert len(lines) == 2 and all(len(line) <= 80 for line in lines)
+    assert lines[1].startswith(" " * 34 + "footwear")

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import enum
+import shutil
+import sys
+import textwrap
 from typing import Annotated
 
 import typer
 
 from qll.cli.answers import JsonFile, store
 from qll.cli.options import parse_settings
+
+_NAME = 34  # columns of a name
 
 
 class Form(enum.StrEnum):
@@ -43,7 +48,7 @@ def show(
             purpose = load(known).documentation.split(". ")[0].replace("\n", " ").rstrip(".")
             found[known] = purpose.partition(": ")[2] or purpose
         for known, purpose in found.items():
-            typer.echo(f"{known:34}{purpose}")
+            typer.echo(_entry(known, purpose))
         store(out, found)
         return
     prop = load(name, outputs=outputs).with_parameters(**parse_settings(settings))
@@ -66,6 +71,15 @@ def show(
         )
         said["slack"] = {"logic": logic, "below": below, "above": above}
     store(out, said)
+
+
+def _entry(name: str, purpose: str) -> str:
+    """One line; on a terminal, as many as its width asks for."""
+    line = f"{name:{_NAME}}{purpose}"
+    if not sys.stdout.isatty():
+        return line
+    width = max(shutil.get_terminal_size().columns, _NAME + 20)
+    return textwrap.fill(line, width, subsequent_indent=" " * _NAME, break_on_hyphens=False)
 
 
 def register(app: typer.Typer) -> None:
