@@ -110,7 +110,7 @@ class CompiledAttack:
             plan.forward_steps,
             plan.backward_steps,
             plan.arrays(),
-            plan.input_order,
+            plan.input_places,
             plan.output_row,
             plan.outputs,
         )
@@ -165,7 +165,7 @@ class CompiledAttack:
                 (
                     aligned_floats(2 * LANES).reshape(2, LANES),
                     np.zeros((5, LANES)),
-                    np.zeros((3, LANES), dtype=np.int64),
+                    np.zeros((4, LANES), dtype=np.int64),
                     np.zeros((3, max(self.plan.inputs, LANES)), dtype=np.uint32),
                 ),
             )

@@ -26,38 +26,11 @@ from qll.kernels.simd import (
     to_mask,
 )
 from qll.kernels.starts import GOLDEN, MIX_1, MIX_2, SCALE
+from qll.kernels.turns import empty_lanes, fill_lanes
 
 # Bits of lanes are uint64 everywhere: what numba makes of a shifted uint32, and a kernel that takes
 # both would be compiled for each.
 ALL_LANES, NO_LANES, ONE_LANE = np.uint64(0xFFFFFFFF), np.uint64(0), np.uint64(1)
-# Rows that are turned into lanes at once: what they read and write stays in the first-level cache.
-# Places are unsigned, so that no index is looked at for being negative: three times as fast.
-ROWS_AT_ONCE = 64
-
-
-@kernel
-def fill_lanes(points, order, first, count, target, base):  # type: ignore[no-untyped-def]
-    """Rows of ``points`` (samples, inputs) into lanes; unused lanes repeat the first sample."""
-    never_inline()
-    for begin in range(0, len(order), ROWS_AT_ONCE):
-        end = min(begin + ROWS_AT_ONCE, len(order))
-        for lane in range(LANES):
-            sample = np.uint64(first + (lane if lane < count else 0))
-            for row in range(begin, end):
-                place = np.uint64((base + row) * LANES + lane)
-                target[place] = points[sample, np.uint32(order[row])]
-
-
-@kernel
-def empty_lanes(source, base, order, first, count, points):  # type: ignore[no-untyped-def]
-    never_inline()
-    for begin in range(0, len(order), ROWS_AT_ONCE):
-        end = min(begin + ROWS_AT_ONCE, len(order))
-        for lane in range(count):
-            sample = np.uint64(first + lane)
-            for row in range(begin, end):
-                place = np.uint64((base + row) * LANES + lane)
-                points[sample, np.uint32(order[row])] = source[place]
 
 
 @kernel
@@ -79,12 +52,13 @@ def fill_boxes(points, rows, valid, widths, width):  # type: ignore[no-untyped-d
 
 
 @kernel
-def random_start(points, order, keys, widths, varied, numbers):  # type: ignore[no-untyped-def]
+def random_start(points, places, keys, widths, varied, numbers):  # type: ignore[no-untyped-def]
     """Uniform in the box, then into the valid range; the same point as current and as previous."""
     never_inline()
-    rows = len(order)
-    for row in range(rows):
-        counter = np.uint32(np.uint32(order[row] + 1) * GOLDEN)
+    rows = len(places)
+    for i in range(rows):
+        row = places[i]
+        counter = np.uint32(np.uint32(i + 1) * GOLDEN)
         for lane in range(LANES):
             x = np.uint32(counter ^ keys[lane])
             x = np.uint32((x ^ (x >> np.uint32(16))) * MIX_1)
@@ -100,10 +74,10 @@ def random_start(points, order, keys, widths, varied, numbers):  # type: ignore[
 
 
 @kernel
-def given_start(points, order, starts, first, count):  # type: ignore[no-untyped-def]
-    rows = len(order)
-    fill_lanes(starts, order, first, count, points, FIRST * rows)
-    fill_lanes(starts, order, first, count, points, SECOND * rows)
+def given_start(points, places, starts, first, count, room):  # type: ignore[no-untyped-def]
+    rows = len(places)
+    fill_lanes(starts, places, first, count, points, FIRST * rows, room)
+    fill_lanes(starts, places, first, count, points, SECOND * rows, room)
 
 
 @kernel
@@ -121,20 +95,22 @@ def attack_group(  # type: ignore[no-untyped-def]
     first, count, network, tape, box, valid, chosen, centre, keys, starts, schedule, work, out
 ):
     """Attack samples ``first .. first + count`` (at most LANES) and write their worst points."""
-    forward_steps, backward_steps, plan, order, output_row, outputs = network
+    forward_steps, backward_steps, plan, places, output_row, outputs = network
     lower, upper, width = box
     windows, first_step, alpha, as_published = schedule
     points, widths, activations, tile_room, room, (singles, doubles, integers, bits) = work
     scratch, passes, term_sources, term_numbers, atom_numbers, table_widths = room
     patterns, nodes, hardness, atoms, offsets, sources, coefficients, functions, params = tape
     best_points, best_values = out
-    rows, steps, samples = len(order), len(windows), len(lower)
+    rows, steps, samples = len(places), len(windows), len(lower)
     restarts = len(keys) // samples if len(keys) > 0 else len(starts) // samples
     step, random_numbers = singles[0], singles[1]
     values, previous, best, best_at_check, overall = (
         doubles[0], doubles[1], doubles[2], doubles[3], doubles[4],
     )  # fmt: skip
-    lane_patterns, rises, was_reduced = integers[0], integers[1], integers[2]
+    lane_patterns, rises, was_reduced, turning = (
+        integers[0], integers[1], integers[2], integers[3],
+    )  # fmt: skip
     best_positive, best_negative, lane_keys = bits[0], bits[1], bits[2]
     lane_centre = centre[first : first + count] if len(centre) > 0 else centre
     for lane in range(LANES):
@@ -146,8 +122,8 @@ def attack_group(  # type: ignore[no-untyped-def]
     last_check = 0
     for k in range(steps):
         last_check = k + 1 if windows[k] > 0 else last_check
-    fill_lanes(lower, order, first, count, points, LOWER * rows)
-    fill_lanes(upper, order, first, count, points, UPPER * rows)
+    fill_lanes(lower, places, first, count, points, LOWER * rows, turning)
+    fill_lanes(upper, places, first, count, points, UPPER * rows, turning)
     fill_boxes(points, rows, valid, widths, width)
     varied = 1 if np.isnan(width) else 0
     for restart in range(restarts):
@@ -155,9 +131,9 @@ def attack_group(  # type: ignore[no-untyped-def]
         if len(keys) > 0:
             for lane in range(count):
                 lane_keys[lane] = keys[at + lane]
-            random_start(points, order, lane_keys, widths, varied, random_numbers)
+            random_start(points, places, lane_keys, widths, varied, random_numbers)
         else:
-            given_start(points, order, starts, at, count)
+            given_start(points, places, starts, at, count, turning)
         current = 0
         improved, reduced = ALL_LANES, NO_LANES
         for lane in range(LANES):
@@ -220,6 +196,6 @@ def attack_group(  # type: ignore[no-untyped-def]
                     overall[lane] = best[lane]
                     improved |= ONE_LANE << np.uint64(lane)
             keep_best(points, rows, BEST, OVERALL, improved)
-    empty_lanes(points, OVERALL * rows, order, first, count, best_points)
+    empty_lanes(points, OVERALL * rows, places, first, count, best_points)
     for lane in range(count):
         best_values[first + lane] = overall[lane]

@@ -6,25 +6,39 @@ turned, computed and turned back while it is in the first-level cache.
 
 from __future__ import annotations
 
-from qll.kernels.chunk import empty_lanes, fill_lanes
 from qll.kernels.layers import run_step
 from qll.kernels.simd import LANES, fma, kernel, load, store, total
 from qll.kernels.steps import BLOCK_FIELDS, TAP_FIELDS
+from qll.kernels.turns import empty_lanes, fill_lanes
 
 
 @kernel
-def layer_forward(first, last, step, plan, x, order, out_order, lanes, rows, out):  # type: ignore[no-untyped-def]
+def layer_forward(  # type: ignore[no-untyped-def]
+    first, last, step, plan, x, places, out_places, lanes, rows, turning, out
+):
     """Activations of samples ``first .. last``."""
     for begin in range(first, last, LANES):
         count = min(LANES, last - begin)
-        fill_lanes(x, order, begin, count, lanes, 0)
+        fill_lanes(x, places, begin, count, lanes, 0, turning)
         run_step(step, plan, lanes, 0, rows)
-        empty_lanes(rows, 0, out_order, begin, count, out)
+        empty_lanes(rows, 0, out_places, begin, count, out)
 
 
 @kernel
 def layer_gradient(  # type: ignore[no-untyped-def]
-    first, last, step, plan, x, order, gradient, out_order, lanes, rows, by_weight, by_bias
+    first,
+    last,
+    step,
+    plan,
+    x,
+    places,
+    gradient,
+    out_places,
+    lanes,
+    rows,
+    turning,
+    by_weight,
+    by_bias,
 ):
     """Adds the gradients of packed weights and biases, still spread over the lanes.
 
@@ -34,12 +48,12 @@ def layer_gradient(  # type: ignore[no-untyped-def]
     height = step[0]
     for begin in range(first, last, LANES):
         count = min(LANES, last - begin)
-        fill_lanes(x, order, begin, count, lanes, 0)
-        fill_lanes(gradient, out_order, begin, count, rows, 0)
-        for place in range(0, len(out_order) * LANES, LANES):
+        fill_lanes(x, places, begin, count, lanes, 0, turning)
+        fill_lanes(gradient, out_places, begin, count, rows, 0, turning)
+        for place in range(0, len(out_places) * LANES, LANES):
             for lane in range(count, LANES):  # lanes without a sample
                 rows[place + lane] = 0.0
-        for place in range(0, len(out_order) * LANES, LANES):
+        for place in range(0, len(out_places) * LANES, LANES):
             store(by_bias, place, load(by_bias, place) + load(rows, place))
         for b in range(step[2], step[2] + step[1]):
             block = b * BLOCK_FIELDS

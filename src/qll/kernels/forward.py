@@ -121,8 +121,7 @@ class FirstLayer:
 
     def __init__(self, span: FusedLayers, plan: ChainPlan) -> None:
         self.span, self.plan = span, plan
-        self.out_order = np.empty(plan.rows, dtype=np.int32)
-        self.out_order[plan.output_rows] = np.arange(plan.outputs)
+        self.out_places = plan.output_rows.astype(np.int32)
         self.weight_index = plan.forward_index()
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -131,10 +130,11 @@ class FirstLayer:
         value: Tensor = FirstLayerFunction.apply(self, x.flatten(1), weight, bias)  # type: ignore[no-untyped-call]
         return value.reshape(-1, *shape)
 
-    def room(self) -> tuple[Floats, Floats]:
+    def room(self) -> tuple[Floats, Floats, NDArray[np.int64]]:
         from qll.kernels.simd import LANES, aligned_floats
 
-        return aligned_floats(self.plan.inputs * LANES), aligned_floats(self.plan.rows * LANES)
+        lanes, rows = (aligned_floats(n * LANES) for n in (self.plan.inputs, self.plan.rows))
+        return lanes, rows, np.zeros(LANES, dtype=np.int64)
 
 
 def _first_layer(span: FusedLayers) -> FirstLayer | None:
@@ -158,11 +158,10 @@ class FirstLayerFunction(torch.autograd.Function):
         out = result.numpy()
 
         def work(first: int, last: int) -> None:
-            lanes, rows = layer.room()
             step = plan.forward_steps[0]
             layer_forward(
-                first, last, step, plan.arrays(), points, plan.input_order, layer.out_order,
-                lanes, rows, out,
+                first, last, step, plan.arrays(), points, plan.input_places, layer.out_places,
+                *layer.room(), out,
             )  # fmt: skip
 
         in_parts(len(points), work)
@@ -182,11 +181,10 @@ class FirstLayerFunction(torch.autograd.Function):
         parts: dict[int, tuple[Floats, Floats]] = {}
 
         def work(first: int, last: int) -> None:
-            lanes, rows = layer.room()
             spread = aligned_floats(count * LANES), aligned_floats(plan.rows * LANES)
             layer_gradient(
-                first, last, plan.forward_steps[0], plan.arrays(), points, plan.input_order,
-                slopes, layer.out_order, lanes, rows, *spread,
+                first, last, plan.forward_steps[0], plan.arrays(), points, plan.input_places,
+                slopes, layer.out_places, *layer.room(), *spread,
             )  # fmt: skip
             parts[first] = spread
 

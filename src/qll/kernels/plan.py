@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -37,6 +38,11 @@ class NetworkPlan(ABC):
     # Activations: address and first parameter of each.
     functions: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     params: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
+
+    @cached_property
+    def input_places(self) -> Ints:
+        """Flat index of the input -> row."""
+        return np.argsort(self.input_order).astype(np.int32)
 
     @abstractmethod
     def refresh(self) -> None:
