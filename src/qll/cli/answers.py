@@ -8,6 +8,7 @@ streams away once, so that no command has to ask before it speaks.
 from __future__ import annotations
 
 import errno
+import math
 import os
 import sys
 import tempfile
@@ -52,6 +53,7 @@ def store(path: Path | None, values: Any) -> None:
 
     if path is None:
         return
+    values = strict(values)
     if prints_json(path):
         typer.echo(json.dumps(values), file=_held[-1][0] if _held else None)
         return
@@ -60,6 +62,19 @@ def store(path: Path | None, values: Any) -> None:
     except OSError as error:
         raise write_error(path, error) from error
     write_json(path, values)
+
+
+def strict(value: Any) -> Any:
+    """Without what JSON has no word for: infinities and NaN are null, as other readers want it.
+
+    >>> strict({"bound": [1.0, float("inf")]})
+    {'bound': [1.0, None]}
+    """
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: strict(item) for key, item in value.items()}
+    return [strict(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def fail(text: str) -> None:
