@@ -97,12 +97,17 @@ class NeuronProver:
                 run.outcome.proved, run.outcome.reason = False, Reason.TIME
                 return run.outcome
 
-    def prove_at_once(self, query: Query) -> Outcome:
-        """Whether the bounds that a proof begins with are a proof already; no proof is kept."""
+    def prove_at_once(
+        self,
+        query: Query,
+        known: tuple[Sequence[Array], Sequence[Array]] | None = None,
+    ) -> Outcome:
+        """Whether the bounds that a proof begins with, or those that are ``known``, are a proof
+        already; none is kept."""
         with np.errstate(over="ignore", invalid="ignore"):
             run = Run(
                 self.bounder, query, self.sizes(query), effort=self.effort, deadline=np.inf,
-                search=lambda *_: None, keeps=False,
+                search=lambda *_: None, keeps=False, known=known,
             )  # fmt: skip
             return run.look()
 

@@ -130,6 +130,11 @@ class BranchAndBound(Backend):
             if found.verdicts[i] is None and not budget.proofs and self.choose is None:
                 with found.paid_by([i], "root") as work:
                     small = self._closer(query, small, rounding, graphs, work.deadline)
+                    if small is not None and small.known is not None:
+                        # Before other kernels are loaded than those of these bounds.
+                        sparse = NeuronProver(SparseGraphBounder(small.query.form))
+                        first = sparse.prove_at_once(small.query, small.known)
+                        found.verdicts[i] = _as_verdict(first, []) if first.proved else None
             whole = small is None or small.query is query
             if whole and found.verdicts[i] is None and keys[i] not in provers:
                 with found.paid_by([k for k in found.open if keys[k] == keys[i]], "root"):
