@@ -25,6 +25,8 @@ from qll.kernels.starts import run_keys
 from qll.kernels.threads import submit, thread_count
 
 Floats = NDArray[np.float32]
+# Groups that one call attacks, at most; and how often each of several threads asks for more.
+MOST_AT_ONCE, SHARES = 16, 4
 # Any length; kernels ask for the length to know whether there is something.
 _NO_KEYS = np.zeros(0, dtype=np.uint32)
 _NO_POINTS = np.zeros((0, 0), dtype=np.float32)
@@ -103,7 +105,7 @@ class CompiledAttack:
         return torch.from_numpy(points).reshape(shape), torch.from_numpy(values)
 
     def _run_groups(self, samples: int, data: tuple[Any, ...], out: tuple[Any, ...]) -> None:
-        from qll.kernels.chunk import attack_group
+        from qll.kernels.chunk import attack_groups
 
         plan = self.plan
         network = (
@@ -116,15 +118,17 @@ class CompiledAttack:
         )
         box, valid, chosen, centre, keys, starts, schedule = data
         lanes, threads = self._lanes(), self._thread_count()
-        groups = _group_size(samples, lanes, threads)
+        size = _group_size(samples, lanes, threads)
+        at_once = size * _groups_at_once(-(-samples // size), threads)
         counter = itertools.count()
 
         def work(thread: int) -> None:
             room = self._room(thread)
-            while (first := next(counter) * groups) < samples:
-                attack_group(
+            while (first := next(counter) * at_once) < samples:
+                attack_groups(
                     first,
-                    min(groups, samples - first),
+                    min(first + at_once, samples),
+                    size,
                     network,
                     self.tape.arrays(),
                     box,
@@ -138,7 +142,7 @@ class CompiledAttack:
                     out,
                 )
 
-        if threads == 1 or samples <= groups:
+        if threads == 1 or samples <= at_once:
             work(0)
             return
         submit(threads, work)
@@ -210,6 +214,12 @@ def _group_size(samples: int, lanes: int, threads: int) -> int:
     if samples >= lanes * threads:
         return lanes
     return max(1, min(lanes, -(-samples // threads)))
+
+
+def _groups_at_once(groups: int, threads: int) -> int:
+    """Few enough to share them out evenly, and to come back to the interpreter now and then."""
+    even = groups if threads == 1 else groups // (SHARES * threads)
+    return max(1, min(even, MOST_AT_ONCE))
 
 
 def _best_of_restarts(

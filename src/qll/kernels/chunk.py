@@ -95,6 +95,7 @@ def attack_group(  # type: ignore[no-untyped-def]
     first, count, network, tape, box, valid, chosen, centre, keys, starts, schedule, work, out
 ):
     """Attack samples ``first .. first + count`` (at most LANES) and write their worst points."""
+    never_inline()
     forward_steps, backward_steps, plan, places, output_row, outputs = network
     lower, upper, width = box
     windows, first_step, alpha, as_published = schedule
@@ -199,3 +200,16 @@ def attack_group(  # type: ignore[no-untyped-def]
     empty_lanes(points, OVERALL * rows, places, first, count, best_points)
     for lane in range(count):
         best_values[first + lane] = overall[lane]
+
+
+@kernel
+def attack_groups(  # type: ignore[no-untyped-def]
+    first, last, size, network, tape, box, valid, chosen, centre, keys, starts, schedule, work, out
+):
+    """Attack samples ``first .. last`` in groups of ``size``, one after the other: a call from
+    Python, which looks at every array, takes as long as a gradient."""
+    for begin in range(first, last, size):
+        attack_group(
+            begin, min(size, last - begin), network, tape, box, valid, chosen, centre, keys,
+            starts, schedule, work, out,
+        )  # fmt: skip
