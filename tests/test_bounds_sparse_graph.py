@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,16 +14,19 @@ from verify_cases import FormNetwork, random_network, sizes_of, worst_value
 
 from qll.bounds.graph import GraphBounder
 from qll.bounds.sparse_graph import SparseGraphBounder
+from qll.exchange.files import read
 from qll.formula.hard import affine
 from qll.networks import load
 from qll.networks.relu_form import ReluForm
 from qll.verify.backend import Budget
 from qll.verify.backends import bab
-from qll.verify.backends.bab import FIRST, BranchAndBound
+from qll.verify.backends.bab import BranchAndBound
 from qll.verify.certificate import confirm
+from qll.verify.documents import queries
 from qll.verify.proof import NeuronProof
 from qll.verify.prover import NeuronProver
 from qll.verify.query import Query
+from qll.verify.restricted import restrict_by_crown
 from qll.verify.verdict import Evidence, Status, Verdict
 
 pytest.importorskip("numba")
@@ -124,7 +129,6 @@ def test_many_queries_of_one_network_are_proved_at_once_if_they_hold(
 ) -> None:
     """By CROWN alone, each against enumeration."""
     monkeypatch.setattr("qll.verify.backends.bab.FEW_INPUTS", 0)
-    monkeypatch.setattr("qll.verify.backends.bab.SECOND", replace(FIRST, seed=1))
     proved: list[Verdict] = []
     tell = bab._as_verdict
     monkeypatch.setattr(
@@ -151,6 +155,48 @@ def test_many_queries_of_one_network_are_proved_at_once_if_they_hold(
             violated += worst > 0
             assert verdict.status is not (Status.VERIFIED if worst > 0 else Status.FALSIFIED), seed
     assert len(proved) > 8 and violated > 8
+
+
+@pytest.mark.parametrize(
+    ("name", "index"), [("oval21", 0), pytest.param("sri_resnet_a", 30, marks=pytest.mark.slow)]
+)
+def test_bounds_hold_on_a_network_of_the_competition(name: str, index: int, shared: Path) -> None:
+    """Of the neurons of the restricted network, by CROWN and by an ascent, at random points and at
+    corners of the box."""
+    folder = shared / "vnncomp" / name
+    with (folder / "instances.csv").open() as stream:
+        row = list(csv.DictReader(stream))[index]
+    paths = (folder / row[key] for key in ("network", "property"))
+    network, file = (p if p.exists() else p.with_name(f"{p.name}.gz") for p in paths)
+    (query,) = queries(read(file), load(network))
+    small = restrict_by_crown(query, never)
+    assert small is not None and small.known is not None and small.query is not query
+    form, rng = small.query.form, np.random.default_rng(0)
+    share = rng.random((60, form.input_size))
+    share[::2] = share[::2] > 0.5
+    points = small.query.lower + share * (small.query.upper - small.query.lower)
+    values = form.pre_activations(points)
+    whole = query.form.forward(small.expand(points))
+    assert np.abs(values[-1] - whole).max() < 1e-9
+    for z, low, high in zip(values, *small.known, strict=False):
+        assert ((low <= z) & (z <= high)).all()
+    bounder, layer = SparseGraphBounder(form), len(form.layers) - 2
+    sizes = sizes_of(form, small.query.lower, small.query.upper)
+    low, high = bounder.interval(sizes, never)
+    below, part = bounder.below(layer), bounder.layout.part(layer)
+    count, held = below.layout.neurons, bounder.layout.sizes(sizes)
+    open_ = np.flatnonzero((low[part] < 0) & (high[part] > 0))[:20].tolist()
+    domains = [
+        below.domain(low[:count], high[:count], *below.output(i, sign), held[part.start + i][None])
+        for i in open_
+        for sign in (1, -1)
+    ]
+    below.ascend(domains, sizes, 10, stop=never)
+    found = below.evaluate(domains, sizes, stop=never).reshape(-1, 2)
+    z = values[layer][:, open_]
+    assert (found[:, 0] <= z.min(axis=0)).all() and (-found[:, 1] >= z.max(axis=0)).all()
+    before = np.stack([low[part][open_], -high[part][open_]], axis=1)
+    assert (found >= before - 1e-9).all() and (found > before + 1e-3).any()
 
 
 class Residual(nn.Module):

@@ -86,7 +86,7 @@ class Restricted:
         return replace(found, free=self.free[found.free], base=self.base)
 
 
-def _is_plain(query: Query) -> bool:
+def is_plain(query: Query) -> bool:
     """Of boxes and outputs of a large ReLU network, and nothing else."""
     form = query.form
     plain = form.is_relu and query.search.inputs is None and not query.constraints
@@ -102,7 +102,7 @@ def _entries(layers: Sequence[FormLayer]) -> int:
 def restrict(query: Query, rounding: Rounding | None = None) -> Restricted | None:
     """None where little would be gained, or where more is asked than boxes and outputs;
     ``rounding`` is that of the network, which several queries may share."""
-    if not _is_plain(query):
+    if not is_plain(query):
         return None
     rounding = Rounding(query.network, query.form) if rounding is None else rounding
     sizes = Sizes(rounding, query.lower, query.upper, leaves=query.search.leaves)
@@ -119,10 +119,9 @@ def restrict_by_crown(
     """The same by CROWN's bounds, which are ``known`` then: of the query itself where little else
     is gained. ``bounder`` and ``rounding`` are those of the network."""
     form = query.form
-    if not _is_plain(query) or not SparseGraphBounder.fits(form):
+    if not is_plain(query) or not SparseGraphBounder.fits(form):
         return None
     bounder = SparseGraphBounder(form) if bounder is None else bounder
-    bounder.prepare()
     rounding = Rounding(query.network, form) if rounding is None else rounding
     sizes = Sizes(rounding, query.lower, query.upper, leaves=query.search.leaves)
     low, high = bounder.interval(sizes, stop)

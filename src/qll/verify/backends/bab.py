@@ -32,7 +32,7 @@ from qll.verify.pattern import climb
 from qll.verify.proof import NO_TIME, Outcome
 from qll.verify.prover import NeuronProver
 from qll.verify.query import Query
-from qll.verify.restricted import Restricted, restrict, restrict_by_crown
+from qll.verify.restricted import Restricted, is_plain, restrict, restrict_by_crown
 from qll.verify.rounded import RoundProver
 from qll.verify.verdict import PROVER_NOTE, Reason, Status, Verdict
 
@@ -44,8 +44,9 @@ SECOND = Plan(starts=8, steps=30, seed=1)
 # Where some order of float32 sums may violate the condition at a point no bound excludes that, but
 # another point may be violated in all orders: so much of the time is left to look for one.
 NEAR_SHARE = 0.2
-# Both may take this share of the time: on a large network a search alone proves nothing.
-ATTACK_SHARE = 0.5
+# Each may take this share of the time that is left, a half together: on a large network a search
+# alone proves nothing.
+ATTACK_SHARES = {FIRST: 1 / 4, SECOND: 1 / 3}
 # A proof is done once more, to be written down, if this many times what it took is left.
 AGAIN = 2.0
 # From the minimiser of a relaxed node: it is near where a violation would be.
@@ -91,6 +92,8 @@ class BranchAndBound(Backend):
             first = query.cases[:1]
             if first and self.refuses(first[0]) is None:
                 choose_prover(first[0]).prepare()
+                if splits_neurons(first[0]):
+                    sparse_graph.load_kernels()
             return
         BoxProver(smallest_sizes().form).prepare()
         for load in (lanes.load_kernels, sparse_graph.load_kernels, implications.load_kernels):
@@ -101,16 +104,18 @@ class BranchAndBound(Backend):
         network = SearchNetwork(queries[0].form)
         near: dict[int, Judgement] = {}
         graphs: list[SparseGraphBounder] = []  # of the network, once it is needed
-        with found.paid_by(found.open, "attack") as work:
+        quick = not budget.proofs and self.choose is None  # whatever decides, and nothing kept
+        with found.paid_by(found.open, "attack"):
             built: dict[object, Verdict | None] = {}
             for i, query in enumerate(queries):
                 found.verdicts[i] = _trivial(query) or by_construction(query, built)
-            for plan in (FIRST, SECOND):
-                if plan is SECOND and not budget.proofs and self.choose is None:
-                    self._at_once(queries, found, graphs)
-                if not (left := found.open):
-                    break
-                late = work.start + ATTACK_SHARE * (work.deadline - work.start)
+        for plan in (FIRST, SECOND):
+            if plan is SECOND and quick:
+                self._at_once(queries, found, graphs)
+            if not (left := found.open):
+                break
+            with found.paid_by(left, "attack") as work:
+                late = work.start + ATTACK_SHARES[plan] * (work.deadline - work.start)
                 some = attack(network, [queries[i] for i in left], plan, deadline=late)
                 for i, best in zip(left, some, strict=True):
                     found.verdicts[i] = self._judge(queries[i], best, near, i)
@@ -121,13 +126,15 @@ class BranchAndBound(Backend):
         keys = [(query.search.inputs is None, splits_boxes(query)) for query in queries]
         for i, query in enumerate(queries):
             small = None
-            if found.verdicts[i] is None and not budget.proofs and self.choose is None:
+            if found.verdicts[i] is None and quick:
                 with found.paid_by([i], "root"):
                     small = restrict(query, rounding)
-            if found.verdicts[i] is None and not budget.proofs and self.choose is None:
+            if found.verdicts[i] is None and quick:
                 with found.paid_by([i], "root") as work:
                     found.verdicts[i] = self._lightly(network, query, work.deadline, small)
-            if found.verdicts[i] is None and not budget.proofs and self.choose is None:
+            if found.verdicts[i] is None and quick:
+                if splits_neurons(query):
+                    sparse_graph.load_kernels()
                 with found.paid_by([i], "root") as work:
                     small = self._closer(query, small, rounding, graphs, work.deadline)
                     if small is not None and small.known is not None:
@@ -177,18 +184,17 @@ class BranchAndBound(Backend):
     ) -> None:
         """Those of many queries that CROWN alone proves, in a millisecond or two each: less than a
         longer attack takes, or anything else."""
-        form = queries[0].form
         left = [i for i in found.open if not splits_boxes(queries[i]) and is_simple(queries[i])]
-        if len(left) < MANY_QUERIES or not SparseGraphBounder.fits(form):
+        if len(left) < MANY_QUERIES or not SparseGraphBounder.fits(queries[0].form):
             return
-        graphs.append(SparseGraphBounder(form))
+        sparse_graph.load_kernels()
+        graphs.append(SparseGraphBounder(queries[0].form))
         prover = NeuronProver(graphs[0])
-        prover.prepare()
         for i in left:
-            limits.check()
-            outcome = prover.prove_at_once(queries[i])
-            if outcome.proved:
-                found.verdicts[i] = _as_verdict(outcome, [])
+            with found.paid_by([i], "root"):
+                outcome = prover.prove_at_once(queries[i])
+                if outcome.proved:
+                    found.verdicts[i] = _as_verdict(outcome, [])
 
     def _closer(
         self,
@@ -360,6 +366,11 @@ def splits_boxes(query: Query) -> bool:
         return False
     whole = query.integers is not None and bool((free & query.integers).any())
     return whole or int(free.sum()) <= FEW_INPUTS or is_difference(query)
+
+
+def splits_neurons(query: Query) -> bool:
+    """Whether it is restricted by CROWN's bounds first."""
+    return not splits_boxes(query) and is_plain(query) and SparseGraphBounder.fits(query.form)
 
 
 def choose_prover(query: Query) -> Prover:
