@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
+from torch import Tensor, nn
 from verify_cases import random_network, worst_value
 
-from qll.formula.hard import Max, affine
+import qll
+from qll.formula.hard import Max, Min, affine
+from qll.networks import load
 from qll.verify import restricted
 from qll.verify.backend import Budget
 from qll.verify.backends.bab import BranchAndBound
@@ -30,6 +34,24 @@ def a_query(seed: int, above: float = 1.0) -> Query:
     upper = lower + np.where(np.arange(size) % 2 == 0, rng.random(size), 0.0)
     leaves = [affine([(("y", k), 1.0 - 2 * k)], -above) for k in range(2)]
     return Query(network, lower, upper, Max(tuple(leaves)))
+
+
+@pytest.mark.parametrize("crown", [False, True])
+@pytest.mark.parametrize("seed", range(6))
+def test_a_premise_keeps_to_its_own_input(seed: int, crown: bool) -> None:
+    """It is in the box, whose inputs have other numbers in the smaller query."""
+    plain = a_query(seed)
+    at = int(np.flatnonzero(plain.upper > plain.lower)[-1])
+    middle = float((plain.lower[at] + plain.upper[at]) / 2)
+    premise = affine([(("x", at), 1.0)], -middle)
+    query = Query(plain.network, plain.lower, plain.upper, Min((premise, plain.condition)))
+    small = restrict_by_crown(query, lambda: False) if crown else restrict(query)
+    assert small is not None
+    lower = plain.lower.copy()
+    lower[at] = middle
+    assert np.array_equal(small.query.lower, lower[small.free])
+    assert np.array_equal(small.query.upper, plain.upper[small.free])
+    assert worst_value(small.query) >= worst_value(query) - 1e-12
 
 
 @pytest.mark.parametrize("crown", [False, True])
@@ -85,3 +107,23 @@ def test_what_it_cannot_say_it_leaves_alone() -> None:
     lower, upper = np.zeros(query.lower.size), np.ones(query.lower.size)
     counted = Query(query.network, lower, upper, query.condition, integers=~whole)
     assert restrict(counted) is None
+
+
+def test_a_network_without_a_single_weight() -> None:
+    """What is left of one whose neurons are all off, say."""
+
+    class Zero(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.parts = nn.ModuleList([nn.Linear(12, 4), nn.Linear(4, 4), nn.Linear(4, 2)])
+            for weight in self.parameters():
+                nn.init.zeros_(weight)
+
+        def forward(self, x: Tensor) -> Tensor:
+            first, second, last = self.parts
+            h = torch.relu(first(x))
+            return last(h + torch.relu(second(h)))  # type: ignore[no-any-return]
+
+    prop = qll.parse("forall x in ball(x0, 0.5): y[0] <= y[1] + 1")
+    (verdict,) = qll.verify(prop, load(Zero(), input_shape=(12,)), torch.zeros(1, 12), fast=True)
+    assert verdict.status == Status.VERIFIED

@@ -101,8 +101,10 @@ class SparseGraphBounder(GraphBounder):
     def neighbours(self, rows: Any) -> Any:
         """An order of neurons in which those that read the same columns come together."""
         indptr, indices = self.rows.matrix.indptr, self.rows.matrix.indices
+        if not len(indices):
+            return np.arange(len(rows))
         some = indptr[rows + 1] > indptr[rows]
-        first = np.where(some, indices[np.minimum(indptr[rows], max(len(indices) - 1, 0))], -1)
+        first = np.where(some, indices[np.minimum(indptr[rows], len(indices) - 1)], -1)
         return np.argsort(first, kind="stable")
 
     def _bound_rows(

@@ -170,10 +170,14 @@ class Query:
         """What a point is judged by."""
         return self._compile(self.condition)
 
+    @property
+    def folded(self) -> HardForm:
+        """What is left of the condition in the folded box."""
+        return self._folded.form
+
     @cached_property
     def reduced(self) -> Condition:
-        """What is left of it in the folded box."""
-        folded = self._folded.form
+        folded = self.folded
         return self.compiled if folded is self.condition else self._compile(folded)
 
     def _compile(self, form: HardForm) -> Condition:

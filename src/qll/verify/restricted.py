@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 
 from qll.bounds.rounding import Rounding, Sizes
 from qll.bounds.sparse_graph import SparseGraphBounder
-from qll.formula.hard import Affine, HardForm, affine
+from qll.formula.hard import Affine, HardForm, affine, sources
 from qll.networks.matrices import compact, entries
 from qll.networks.relu_form import FormLayer, ReluForm
 from qll.verify.condition import Array
@@ -89,7 +89,8 @@ class Restricted:
 def is_plain(query: Query) -> bool:
     """Of boxes and outputs of a large ReLU network, and nothing else."""
     form = query.form
-    plain = form.is_relu and query.search.inputs is None and not query.constraints
+    plain = form.is_relu and "x" not in sources(query.folded) and not query.constraints
+    plain = plain and query.search.inputs is None
     plain = plain and not query.rounds and query.integers is None and not query.in_float32
     plain = plain and query.choices == ((),) and len(form.layers) > 1
     return plain and _entries(form.layers) >= LEAST_ENTRIES
@@ -144,7 +145,8 @@ def _restricted(query: Query, smaller: _Smaller) -> Restricted | None:
         network,
         query.lower[smaller.free],
         query.upper[smaller.free],
-        raised(query.condition, smaller.error),
+        # Premises on inputs are in the box already: there they have other numbers.
+        raised(query.folded, smaller.error),
         tie_violates=query.tie_violates,
         name=query.name,
     )
