@@ -11,7 +11,7 @@ from typing import Any
 
 from qll.kernels import available
 
-MESSAGE = "compiling kernels for this machine: once, up to a minute or two"
+MESSAGE = "compiling kernels for this machine: once, up to a minute"
 _EVERY = 15.0  # seconds between two lines of progress
 _tell: ContextVar[Callable[[str], None] | None] = ContextVar("tell", default=None)
 _said: set[str] = set()
