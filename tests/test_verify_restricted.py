@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from verify_cases import random_network, worst_value
 
 import qll
+from qll.bounds.sparse_graph import SparseGraphBounder
 from qll.formula.hard import Max, Min, affine
 from qll.networks import load
 from qll.verify import restricted
@@ -124,6 +125,8 @@ def test_a_network_without_a_single_weight() -> None:
             h = torch.relu(first(x))
             return last(h + torch.relu(second(h)))  # type: ignore[no-any-return]
 
+    network = load(Zero(), input_shape=(12,))
     prop = qll.parse("forall x in ball(x0, 0.5): y[0] <= y[1] + 1")
-    (verdict,) = qll.verify(prop, load(Zero(), input_shape=(12,)), torch.zeros(1, 12), fast=True)
+    (verdict,) = qll.verify(prop, network, torch.zeros(1, 12), fast=True)
     assert verdict.status == Status.VERIFIED
+    assert SparseGraphBounder(network.relu_form).neighbours(np.arange(3)).tolist() == [0, 1, 2]
