@@ -473,5 +473,5 @@ def test_a_live_bar_on_a_terminal() -> None:
     with bar.bars:
         train(config(epochs=2), reporter=bar)
     text = shown.getvalue()
-    for word in ("not-both", "epoch", "2/2", "PAcc", "CSec", "lambda", "eta"):
+    for word in ("not-both", "epoch", "2/2", "PAcc", "CSec", "eta"):
         assert word in text
