@@ -41,6 +41,7 @@ RANKS = {
     "audit": 3,
     "logics": 3,
     "prediction": 4,
+    "connectives": 4,
     "reading": 4,
     "enclosure": 4,
     "property": 5,

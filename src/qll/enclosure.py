@@ -8,12 +8,14 @@ differentiable in the network's weights. A logic whose connectives are not monot
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
+from qll.connectives import present, reduced
 from qll.errors import LogicError
 from qll.formula.ground import difference
 from qll.formula.hard import Affine, Slot
@@ -70,9 +72,7 @@ class Enclosure:
             )
         self._logic = logic
         self._plan = plan
-        self._compiled = [
-            _Node.of(v.template, logic, rows, device=device, dtype=dtype) for v in plan.variants
-        ]
+        self._compiled = [_compile(v.template, logic, rows, device, dtype) for v in plan.variants]
 
     def __call__(self, bounds: OutputBounds, pick: Tensor | None) -> Ends:
         """Lower and upper ends ``(batch,)`` of the value in the logic's domain."""
@@ -94,33 +94,29 @@ class Enclosure:
         return result[0], result[1]
 
 
-class _Node:
-    @staticmethod
-    def of(
-        template: Template,
-        logic: Logic,
-        rows: Mapping[Slot, int],
-        *,
-        device: torch.device,
-        dtype: torch.dtype,
-    ) -> _Node:
-        match template:
-            case Leaf():
-                return _Atoms(template, logic, rows, device, dtype)
-            case Imply(left, right):
-                return _Implication(
-                    _Node.of(left, logic, rows, device=device, dtype=dtype),
-                    _Node.of(right, logic, rows, device=device, dtype=dtype),
-                    logic,
-                )
-            case Reduce(groups=groups):
-                parts = [
-                    _Node.of(g.template, logic, rows, device=device, dtype=dtype) for g in groups
-                ]
-                return _Reduction(template, parts, logic, device)
+class _Node(ABC):
+    @abstractmethod
+    def __call__(self, bounds: OutputBounds, pick: Tensor | None) -> Ends: ...
 
-    def __call__(self, bounds: OutputBounds, pick: Tensor | None) -> Ends:
-        raise TypeError("not a node")
+
+def _compile(
+    template: Template,
+    logic: Logic,
+    rows: Mapping[Slot, int],
+    device: torch.device,
+    dtype: torch.dtype,
+) -> _Node:
+    match template:
+        case Leaf():
+            return _Atoms(template, logic, rows, device, dtype)
+        case Imply(left, right):
+            premise, conclusion = (
+                _compile(side, logic, rows, device, dtype) for side in (left, right)
+            )
+            return _Implication(premise, conclusion, logic)
+        case Reduce(groups=groups):
+            parts = [_compile(g.template, logic, rows, device, dtype) for g in groups]
+            return _Reduction(template, parts, logic, device)
 
 
 class _Implication(_Node):
@@ -142,35 +138,18 @@ class _Reduction(_Node):
         self, template: Reduce, parts: list[_Node], logic: Logic, device: torch.device
     ) -> None:
         self._parts, self._logic, self._template = parts, logic, template
-        self._present: Tensor | None = None
-        if any(group.present is not None for group in template.groups):
-            masks = [
-                torch.tensor(group.present, device=device).reshape(group.count, *template.shape)
-                if group.present is not None
-                else torch.ones(group.count, *template.shape, dtype=torch.bool, device=device)
-                for group in template.groups
-            ]
-            self._present = torch.cat(masks)
+        self._present = present(template, device)
 
     def __call__(self, bounds: OutputBounds, pick: Tensor | None) -> Ends:
         ends = [part(bounds, pick) for part in self._parts]
         where = self._present
         if where is not None and pick is not None:
             where = where.index_select(-1, pick)
-        low, high = (self._reduce(torch.cat([e[k] for e in ends]), where) for k in (0, 1))
+        low, high = (
+            reduced(self._logic, self._template, torch.cat([e[k] for e in ends]), where)
+            for k in (0, 1)
+        )
         return low, high
-
-    def _reduce(self, xs: Tensor, where: Tensor | None) -> Tensor:
-        hardness = self._template.hardness
-        match self._template.kind:
-            case "and":
-                return self._logic.conj(xs, hardness=hardness, where=where)
-            case "or":
-                return self._logic.disj(xs, hardness=hardness, where=where)
-            case "tensor":
-                return self._logic.tensor(xs, where=where)
-            case _:
-                return self._logic.par(xs, where=where)
 
 
 class _Atoms(_Node):

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
+from qll.connectives import present, reduced
 from qll.formula.hard import Affine, Slot
 from qll.formula.template import Imply, Leaf, Patterns, Reduce, Template
 from qll.logics.base import Logic
@@ -114,20 +115,10 @@ class _Reduction(_Node):
     def __init__(
         self, template: Reduce, parts: list[_Node], logic: Logic, device: torch.device
     ) -> None:
-        self._parts = parts
-        self._logic = logic
-        self._kind = template.kind
-        self._hardness = template.hardness
+        self._parts, self._logic, self._template = parts, logic, template
         self._counts = [group.count for group in template.groups]
-        self._present: Tensor | None = None
-        if any(group.present is not None for group in template.groups):
-            masks = [
-                torch.tensor(group.present, device=device).reshape(group.count, *template.shape)
-                if group.present is not None
-                else torch.ones(group.count, *template.shape, dtype=torch.bool, device=device)
-                for group in template.groups
-            ]
-            self._present = _by_label(torch.cat(masks))
+        mask = present(template, device)
+        self._present = None if mask is None else _by_label(mask)
 
     def __call__(self, z: Tensor, pick: Tensor | None) -> Tensor:
         values = [part(z, pick) for part in self._parts]
@@ -141,15 +132,7 @@ class _Reduction(_Node):
         where = self._present
         if where is not None:
             where = _of_label(where, pick)
-        match self._kind:
-            case "and":
-                return self._logic.conj(xs, hardness=self._hardness, where=where)
-            case "or":
-                return self._logic.disj(xs, hardness=self._hardness, where=where)
-            case "tensor":
-                return self._logic.tensor(xs, where=where)
-            case _:
-                return self._logic.par(xs, where=where)
+        return reduced(self._logic, self._template, xs, where)
 
 
 def _by_label(table: Tensor) -> Tensor:
