@@ -167,7 +167,7 @@ class CompiledAttack:
                 aligned_floats(TILE * LANES),
                 self.tape.room(LANES),
                 (
-                    aligned_floats(2 * LANES).reshape(2, LANES),
+                    aligned_floats(4 * LANES).reshape(4, LANES),
                     np.zeros((5, LANES)),
                     np.zeros((4, LANES), dtype=np.int64),
                     np.zeros((3, max(self.plan.inputs, LANES)), dtype=np.uint32),

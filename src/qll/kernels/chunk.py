@@ -10,7 +10,7 @@ import numpy as np
 
 from qll.kernels.interpreter import judge_lanes, lay_out_passes
 from qll.kernels.layers import run_backward, run_forward, run_move
-from qll.kernels.moves import BEST, CORNER, FIRST, LOWER, OVERALL, SECOND, UPPER
+from qll.kernels.moves import BEST, CORNER, FIRST, LOWER, OVERALL, SECOND, UPPER, spread_lanes
 from qll.kernels.schedule import RHO
 from qll.kernels.simd import (
     LANES,
@@ -105,7 +105,7 @@ def attack_group(  # type: ignore[no-untyped-def]
     best_points, best_values = out
     rows, steps, samples = len(places), len(windows), len(lower)
     restarts = len(keys) // samples if len(keys) > 0 else len(starts) // samples
-    step, random_numbers = singles[0], singles[1]
+    step, random_numbers, better, back = singles[0], singles[1], singles[2], singles[3]
     values, previous, best, best_at_check, overall = (
         doubles[0], doubles[1], doubles[2], doubles[3], doubles[4],
     )  # fmt: skip
@@ -180,9 +180,12 @@ def attack_group(  # type: ignore[no-untyped-def]
             share = np.float32(alpha if k > 0 else 1.0)
             # Signs of the best point are for lanes that return to it at a later check.
             signed = k <= last_check
+            spread_lanes(improved, better)
+            spread_lanes(reduced, back)
             run_move(
                 backward_steps, plan, activations, tile_room, points, rows, current, widths,
-                varied, best_positive, best_negative, improved, reduced, signed, step, share,
+                varied, best_positive, best_negative, improved, reduced, better, back, signed,
+                step, share,
             )  # fmt: skip
             current = 1 - current
         if restart == 0:

@@ -153,29 +153,29 @@ def run_backward(steps, plan, rows):  # type: ignore[no-untyped-def]
 @kernel
 def run_move(  # type: ignore[no-untyped-def]
     steps, plan, rows, tile_room, points, inputs, current, widths, varied, best_positive,
-    best_negative, improved, reduced, signed, sizes, share,
+    best_negative, improved, reduced, better, back, signed, sizes, share,
 ):  # fmt: skip
     """The last backward step, by which the points move."""
     step = steps[len(steps) - 1]
     if step[0] == PATCHED:
         _move_patches(
             step, plan, rows, tile_room, points, inputs, current, widths, varied, best_positive,
-            best_negative, improved, reduced, signed, sizes, share,
+            best_negative, improved, reduced, better, back, signed, sizes, share,
         )  # fmt: skip
     elif step[0] == 8:
         _move8(
             step, plan, rows, tile_room, points, inputs, current, widths, varied, best_positive,
-            best_negative, improved, reduced, signed, sizes, share,
+            best_negative, improved, reduced, better, back, signed, sizes, share,
         )  # fmt: skip
     elif step[0] == 4:
         _move4(
             step, plan, rows, tile_room, points, inputs, current, widths, varied, best_positive,
-            best_negative, improved, reduced, signed, sizes, share,
+            best_negative, improved, reduced, better, back, signed, sizes, share,
         )  # fmt: skip
     else:
         _move1(
             step, plan, rows, tile_room, points, inputs, current, widths, varied, best_positive,
-            best_negative, improved, reduced, signed, sizes, share,
+            best_negative, improved, reduced, better, back, signed, sizes, share,
         )  # fmt: skip
 
 

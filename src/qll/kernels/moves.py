@@ -21,12 +21,14 @@ from qll.kernels.simd import (
     less,
     load,
     maximum,
+    merge,
     minimum,
     never_inline,
     select,
     store,
     to_bits,
     to_mask,
+    to_words,
 )
 from qll.kernels.steps import BLOCK_FIELDS
 from qll.kernels.tile import tile_store, tile_zero
@@ -34,6 +36,13 @@ from qll.kernels.tile import tile_store, tile_zero
 # Sections of the point buffer, in units of the input's rows. LOWER and UPPER are cut to the valid
 # range, CORNER is the lower end of the box before that.
 FIRST, SECOND, BEST, LOWER, UPPER, OVERALL, CORNER, SECTIONS = range(8)
+
+
+@kernel
+def spread_lanes(bits, words):  # type: ignore[no-untyped-def]
+    """Bits of lanes as words in memory, where no compiler sees that they were a mask (``merge``)."""
+    never_inline()
+    store(words, 0, to_words(to_mask(bits)))
 
 
 def move_runner(height: int, accumulate: Any) -> Any:
@@ -48,16 +57,17 @@ def move_runner(height: int, accumulate: Any) -> Any:
     @kernel
     def run(  # type: ignore[no-untyped-def]
         step, plan, source, tile_room, points, rows, current, widths, varied, best_positive,
-        best_negative, improved, reduced, signed, sizes, share,
+        best_negative, improved, reduced, better, back, signed, sizes, share,
     ):  # fmt: skip
         """The next points into the other buffer; before it, the best points and their signs are
-        kept (lanes in ``improved``) and taken back (lanes in ``reduced``). ``varied`` is 1 where
-        the box has a width for each input, 0 where one is for all."""
+        kept (lanes in ``improved``, as words in ``better``) and taken back (lanes in ``reduced``,
+        as words in ``back``). ``varied`` is 1 where the box has a width for each input, 0 where one
+        is for all."""
         never_inline()
         blocks, taps, weights = plan[0], plan[1], plan[2]
         zero, one = broadcast(np.float32(0.0)), broadcast(np.float32(1.0))
         size, part, rest = load(sizes, 0), broadcast(share), broadcast(np.float32(1.0) - share)
-        better, back = select(to_mask(improved), one, zero), select(to_mask(reduced), one, zero)
+        kept, returned = load(better, 0), load(back, 0)
         for b in range(step[2], step[2] + step[1]):
             block = b * BLOCK_FIELDS
             tile = accumulate(tile_zero(height), block, blocks, taps, weights, source, 0)
@@ -70,18 +80,18 @@ def move_runner(height: int, accumulate: Any) -> Any:
                 best = (BEST * rows + first + t) * LANES
                 gradient, point = load(tile_room, t * LANES), load(points, here)
                 if improved != 0:
-                    store(points, best, select(less(zero, better), point, load(points, best)))
+                    store(points, best, merge(kept, point, load(points, best)))
                     if signed:
                         up = np.uint32(to_bits(less(zero, gradient)))
                         down = np.uint32(to_bits(less(gradient, zero)))
                         best_positive[row] = (best_positive[row] & ~improved) | (up & improved)
                         best_negative[row] = (best_negative[row] & ~improved) | (down & improved)
                 if reduced != 0:
-                    point = select(less(zero, back), load(points, best), point)
+                    point = merge(returned, load(points, best), point)
                     store(points, here, point)
                     sign = select(to_mask(best_negative[row]), zero - one, zero)
                     sign = select(to_mask(best_positive[row]), one, sign)
-                    gradient = select(less(zero, back), sign, gradient)
+                    gradient = merge(returned, sign, gradient)
                 lower = load(points, (LOWER * rows + first + t) * LANES)
                 upper = load(points, (UPPER * rows + first + t) * LANES)
                 length = load(widths, varied * (first + t) * LANES) * size
