@@ -125,8 +125,8 @@ def test_outputs_and_gradients_agree_with_float64(stack, count) -> None:
 @pytest.mark.parametrize(
     ("channels", "kernel", "stride", "padding"),
     [
-        (1, 3, 2, 1), (3, 5, 2, 2), (2, 4, 2, 1), (1, 3, 2, 0), (1, 2, 2, 0), (3, 4, 4, 0),
-        (1, (3, 2), (1, 4), (1, 0)), (2, (7, 3), (2, 2), (3, 1)),
+        (1, 3, 2, 1), (3, 3, 2, 1), (3, 5, 2, 2), (2, 4, 2, 1), (1, 3, 2, 0), (1, 2, 2, 0),
+        (3, 4, 4, 0), (1, (3, 2), (1, 4), (1, 0)), (2, (7, 3), (2, 2), (3, 1)),
     ],
 )  # fmt: skip
 def test_first_convolutions_in_patches(channels, kernel, stride, padding) -> None:

@@ -97,7 +97,12 @@ class CompiledAttack:
         points = np.empty_like(low)
         values = np.empty(len(low))
         box = (low, high, np.float32(np.nan if width is None else width))
-        data = (box, _range(valid), chosen, outputs, keys, given, _schedule_arrays(schedule))
+        # Lanes of one formula are judged without gathers; the samples do not know of one another.
+        order = np.argsort(chosen, kind="stable")
+        keys = keys.reshape(-1, len(order))[:, order].reshape(-1) if keys.size else keys
+        outputs = outputs[order] if outputs.size else outputs
+        formulas = (order, chosen[order], outputs, keys, given)
+        data = (box, _range(valid), *formulas, _schedule_arrays(schedule))
         with self._lock:
             self._run_groups(len(low), data, (points, values))
         if spread:
@@ -116,7 +121,7 @@ class CompiledAttack:
             plan.output_row,
             plan.outputs,
         )
-        box, valid, chosen, centre, keys, starts, schedule = data
+        box, valid, order, chosen, centre, keys, starts, schedule = data
         lanes, threads = self._lanes(), self._thread_count()
         size = _group_size(samples, lanes, threads)
         at_once = size * _groups_at_once(-(-samples // size), threads)
@@ -133,6 +138,7 @@ class CompiledAttack:
                     self.tape.arrays(),
                     box,
                     valid,
+                    order,
                     chosen,
                     centre,
                     keys,
@@ -167,7 +173,7 @@ class CompiledAttack:
                 aligned_floats(TILE * LANES),
                 self.tape.room(LANES),
                 (
-                    aligned_floats(4 * LANES).reshape(4, LANES),
+                    aligned_floats(3 * LANES).reshape(3, LANES),
                     np.zeros((5, LANES)),
                     np.zeros((4, LANES), dtype=np.int64),
                     np.zeros((3, max(self.plan.inputs, LANES)), dtype=np.uint32),

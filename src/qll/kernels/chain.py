@@ -16,7 +16,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from qll.kernels.patches import HEIGHT as PATCH_HEIGHT
-from qll.kernels.patches import backward_taps, forward_taps, has_patches, patch_region
+from qll.kernels.patches import (
+    backward_taps,
+    forward_taps,
+    has_patches,
+    has_windows,
+    patch_region,
+)
 from qll.kernels.plan import NetworkPlan
 from qll.kernels.recognise import Convolution, Shape
 from qll.kernels.spans import FusedLayers, multiplications
@@ -120,7 +126,7 @@ class _Builder:
         self.tables.steps = []
         return steps
 
-    def _step(self, height: int, first: int, start: int, finish: int, *, reads_input: bool) -> None:
+    def _step(self, height: int, first: int, start: int, finish: int, *, reads_input: int) -> None:
         count = len(self.tables.blocks) - first
         self.tables.steps.append((height, count, first, start, finish, int(reads_input)))
 
@@ -253,7 +259,10 @@ class _Builder:
                 row, first = position * target.stride + b * height, weights + b * a_block
                 runs = [(source_row, first + tap * height, 1) for source_row, tap in inside]
                 self.tables.block(target.first + row, runs, height, bias + row)
-        self._step(height, block, FROM_BIAS, RELU if span.relu else PLAIN, reads_input=True)
+        channels = core.in_shape[0]
+        whole = height == PATCH_HEIGHT and has_windows(self.tables, block, channels)
+        finish = RELU if span.relu else PLAIN
+        self._step(height, block, FROM_BIAS, finish, reads_input=1 + channels if whole else 1)
 
     def backward(
         self, span: FusedLayers, source: Placement, target: Placement, *, gated: bool, last: bool

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from qll.kernels.chance import uniform
 from qll.kernels.interpreter import judge_lanes, lay_out_passes
 from qll.kernels.layers import run_backward, run_forward, run_move
 from qll.kernels.moves import BEST, CORNER, FIRST, LOWER, OVERALL, SECOND, UPPER, spread_lanes
@@ -25,7 +26,7 @@ from qll.kernels.simd import (
     store,
     to_mask,
 )
-from qll.kernels.starts import GOLDEN, MIX_1, MIX_2, SCALE
+from qll.kernels.starts import GOLDEN
 from qll.kernels.turns import empty_lanes, fill_lanes
 
 # Bits of lanes are uint64 everywhere: what numba makes of a shifted uint32, and a kernel that takes
@@ -52,21 +53,15 @@ def fill_boxes(points, rows, valid, widths, width):  # type: ignore[no-untyped-d
 
 
 @kernel
-def random_start(points, places, keys, widths, varied, numbers):  # type: ignore[no-untyped-def]
+def random_start(points, places, keys, widths, varied):  # type: ignore[no-untyped-def]
     """Uniform in the box, then into the valid range; the same point as current and as previous."""
     never_inline()
     rows = len(places)
     for i in range(rows):
         row = places[i]
-        counter = np.uint32(np.uint32(i + 1) * GOLDEN)
-        for lane in range(LANES):
-            x = np.uint32(counter ^ keys[lane])
-            x = np.uint32((x ^ (x >> np.uint32(16))) * MIX_1)
-            x = np.uint32((x ^ (x >> np.uint32(13))) * MIX_2)
-            x = np.uint32(x ^ (x >> np.uint32(16)))
-            numbers[lane] = np.float32(np.int32(x >> np.uint32(8))) * SCALE
+        number = uniform(keys, np.uint32(np.uint32(i + 1) * GOLDEN))
         width = load(widths, varied * row * LANES)
-        start = fma(load(numbers, 0), width, load(points, (CORNER * rows + row) * LANES))
+        start = fma(number, width, load(points, (CORNER * rows + row) * LANES))
         start = maximum(load(points, (LOWER * rows + row) * LANES), start)
         start = minimum(load(points, (UPPER * rows + row) * LANES), start)
         store(points, (FIRST * rows + row) * LANES, start)
@@ -74,10 +69,11 @@ def random_start(points, places, keys, widths, varied, numbers):  # type: ignore
 
 
 @kernel
-def given_start(points, places, starts, first, count, room):  # type: ignore[no-untyped-def]
-    rows = len(places)
-    fill_lanes(starts, places, first, count, points, FIRST * rows, room)
-    fill_lanes(starts, places, first, count, points, SECOND * rows, room)
+def lanes_in_order(order, first, count, skipped, width, samples):  # type: ignore[no-untyped-def]
+    """Where the rows of the lanes' samples begin, ``skipped`` samples behind the first; unused
+    lanes repeat the first sample."""
+    for lane in range(LANES):
+        samples[lane] = (skipped + order[first + (lane if lane < count else 0)]) * width
 
 
 @kernel
@@ -92,9 +88,23 @@ def keep_best(points, rows, current, section, improved):  # type: ignore[no-unty
 
 @kernel
 def attack_group(  # type: ignore[no-untyped-def]
-    first, count, network, tape, box, valid, chosen, centre, keys, starts, schedule, work, out
+    first,
+    count,
+    network,
+    tape,
+    box,
+    valid,
+    order,
+    chosen,
+    centre,
+    keys,
+    starts,
+    schedule,
+    work,
+    out,
 ):
-    """Attack samples ``first .. first + count`` (at most LANES) and write their worst points."""
+    """Attack the samples at ``first .. first + count`` (at most LANES) of ``order`` and write their
+    worst points; ``chosen``, ``centre`` and ``keys`` are in that order."""
     never_inline()
     forward_steps, backward_steps, plan, places, output_row, outputs = network
     lower, upper, width = box
@@ -105,7 +115,7 @@ def attack_group(  # type: ignore[no-untyped-def]
     best_points, best_values = out
     rows, steps, samples = len(places), len(windows), len(lower)
     restarts = len(keys) // samples if len(keys) > 0 else len(starts) // samples
-    step, random_numbers, better, back = singles[0], singles[1], singles[2], singles[3]
+    step, better, back = singles[0], singles[1], singles[2]
     values, previous, best, best_at_check, overall = (
         doubles[0], doubles[1], doubles[2], doubles[3], doubles[4],
     )  # fmt: skip
@@ -123,8 +133,9 @@ def attack_group(  # type: ignore[no-untyped-def]
     last_check = 0
     for k in range(steps):
         last_check = k + 1 if windows[k] > 0 else last_check
-    fill_lanes(lower, places, first, count, points, LOWER * rows, turning)
-    fill_lanes(upper, places, first, count, points, UPPER * rows, turning)
+    lanes_in_order(order, first, count, 0, rows, turning)
+    fill_lanes(lower, places, points, LOWER * rows, turning)
+    fill_lanes(upper, places, points, UPPER * rows, turning)
     fill_boxes(points, rows, valid, widths, width)
     varied = 1 if np.isnan(width) else 0
     for restart in range(restarts):
@@ -132,9 +143,11 @@ def attack_group(  # type: ignore[no-untyped-def]
         if len(keys) > 0:
             for lane in range(count):
                 lane_keys[lane] = keys[at + lane]
-            random_start(points, places, lane_keys, widths, varied, random_numbers)
+            random_start(points, places, lane_keys, widths, varied)
         else:
-            given_start(points, places, starts, at, count, turning)
+            lanes_in_order(order, first, count, restart * samples, rows, turning)
+            fill_lanes(starts, places, points, FIRST * rows, turning)
+            fill_lanes(starts, places, points, SECOND * rows, turning)
         current = 0
         improved, reduced = ALL_LANES, NO_LANES
         for lane in range(LANES):
@@ -200,19 +213,21 @@ def attack_group(  # type: ignore[no-untyped-def]
                     overall[lane] = best[lane]
                     improved |= ONE_LANE << np.uint64(lane)
             keep_best(points, rows, BEST, OVERALL, improved)
-    empty_lanes(points, OVERALL * rows, places, first, count, best_points)
+    lanes_in_order(order, first, count, 0, rows, turning)
+    empty_lanes(points, OVERALL * rows, places, count, best_points, turning)
     for lane in range(count):
-        best_values[first + lane] = overall[lane]
+        best_values[order[first + lane]] = overall[lane]
 
 
 @kernel
 def attack_groups(  # type: ignore[no-untyped-def]
-    first, last, size, network, tape, box, valid, chosen, centre, keys, starts, schedule, work, out
-):
+    first, last, size, network, tape, box, valid, order, chosen, centre, keys, starts, schedule,
+    work, out,
+):  # fmt: skip
     """Attack samples ``first .. last`` in groups of ``size``, one after the other: a call from
     Python, which looks at every array, takes as long as a gradient."""
     for begin in range(first, last, size):
         attack_group(
-            begin, min(size, last - begin), network, tape, box, valid, chosen, centre, keys,
+            begin, min(size, last - begin), network, tape, box, valid, order, chosen, centre, keys,
             starts, schedule, work, out,
         )  # fmt: skip

@@ -9,7 +9,7 @@ from __future__ import annotations
 from qll.kernels.layers import run_step
 from qll.kernels.simd import LANES, fma, kernel, load, store, total
 from qll.kernels.steps import BLOCK_FIELDS, TAP_FIELDS
-from qll.kernels.turns import empty_lanes, fill_lanes
+from qll.kernels.turns import empty_lanes, fill_lanes, lanes_in_turn
 
 
 @kernel
@@ -19,9 +19,11 @@ def layer_forward(  # type: ignore[no-untyped-def]
     """Activations of samples ``first .. last``."""
     for begin in range(first, last, LANES):
         count = min(LANES, last - begin)
-        fill_lanes(x, places, begin, count, lanes, 0, turning)
+        lanes_in_turn(begin, count, len(places), turning)
+        fill_lanes(x, places, lanes, 0, turning)
         run_step(step, plan, lanes, 0, rows)
-        empty_lanes(rows, 0, out_places, begin, count, out)
+        lanes_in_turn(begin, count, len(out_places), turning)
+        empty_lanes(rows, 0, out_places, count, out, turning)
 
 
 @kernel
@@ -48,8 +50,10 @@ def layer_gradient(  # type: ignore[no-untyped-def]
     height = step[0]
     for begin in range(first, last, LANES):
         count = min(LANES, last - begin)
-        fill_lanes(x, places, begin, count, lanes, 0, turning)
-        fill_lanes(gradient, out_places, begin, count, rows, 0, turning)
+        lanes_in_turn(begin, count, len(places), turning)
+        fill_lanes(x, places, lanes, 0, turning)
+        lanes_in_turn(begin, count, len(out_places), turning)
+        fill_lanes(gradient, out_places, rows, 0, turning)
         for place in range(0, len(out_places) * LANES, LANES):
             for lane in range(count, LANES):  # lanes without a sample
                 rows[place + lane] = 0.0

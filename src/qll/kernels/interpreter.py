@@ -22,8 +22,9 @@ VALUE, LOCAL, ADJOINT, LEFT, RIGHT, ATOM_VALUE, BY_LEFT, BY_RIGHT, SOURCE, GRADI
     11
 )
 SECTIONS = 11
-# Fields of a pass: first lane, lanes taken (bits), pattern that gives the structure.
-PASS_FIELDS = 3
+# Fields of a pass: first lane, lanes taken (bits), pattern that gives the structure, whether it is
+# that of every lane.
+PASS_FIELDS = 4
 
 
 @kernel
@@ -42,12 +43,13 @@ def lay_out_passes(  # type: ignore[no-untyped-def]
             while not (waiting >> sample) & 1:
                 sample += 1
             model = chosen[begin + sample]
-            taken = 0
+            taken, alike = 0, 1
             for k in range(WIDTH):
                 used = model  # a lane of another structure computes something that is not used
                 if (waiting >> k) & 1 and patterns[chosen[begin + k], 4] == patterns[model, 4]:
                     used = chosen[begin + k]
                     taken |= 1 << k
+                    alike = alike if used == model else 0
                 first_atom, atom_count = patterns[used, 2], patterns[used, 3]
                 shift = atoms[first_atom]
                 for a in range(atom_count):
@@ -60,7 +62,8 @@ def lay_out_passes(  # type: ignore[no-untyped-def]
                     place += count * term_width
                     term_numbers[place] = coefficients[t, 0]
                     term_numbers[place + term_width] = coefficients[t, 1]
-            passes[count, 0], passes[count, 1], passes[count, 2] = begin, taken, model
+            passes[count, 0], passes[count, 1] = begin, taken
+            passes[count, 2], passes[count, 3] = model, alike
             waiting &= ~taken
             count += 1
     return count
@@ -86,7 +89,7 @@ def judge_lanes(  # type: ignore[no-untyped-def]
     term_width, atom_width = table_widths[0], table_widths[1]
     loaded = -1
     for p in range(pass_count):
-        begin, taken, model = passes[p, 0], passes[p, 1], passes[p, 2]
+        begin, taken, model, alike = passes[p, 0], passes[p, 1], passes[p, 2], passes[p, 3]
         size = min(WIDTH, lanes - begin)
         if begin != loaded:
             # A later pass of the same lanes still needs outputs that the first has replaced.
@@ -108,7 +111,10 @@ def judge_lanes(  # type: ignore[no-untyped-def]
             on_right = read_numbers(atom_numbers, at_atoms + atom_width + row)
             for t in range(atoms[first_atom + a] - shift, atoms[first_atom + a + 1] - shift):
                 term = t * WIDTH
-                value = gather(scratch, source, term_sources, at_sources + term)
+                if alike:
+                    value = read_numbers(scratch, source + term_sources[at_sources + term])
+                else:
+                    value = gather(scratch, source, term_sources, at_sources + term)
                 on_left += read_numbers(term_numbers, at_terms + term) * value
                 on_right += read_numbers(term_numbers, at_terms + term_width + term) * value
             write_numbers(scratch, left + row, on_left)
@@ -145,8 +151,12 @@ def judge_lanes(  # type: ignore[no-untyped-def]
                     term = t * WIDTH
                     part = by_a * read_numbers(term_numbers, at_terms + term)
                     part += by_b * read_numbers(term_numbers, at_terms + term_width + term)
-                    part += gather(scratch, gradient, term_sources, at_sources + term)
-                    scatter(scratch, gradient, term_sources, at_sources + term, part)
+                    if alike:
+                        place = gradient + term_sources[at_sources + term]
+                        write_numbers(scratch, place, part + read_numbers(scratch, place))
+                    else:
+                        part += gather(scratch, gradient, term_sources, at_sources + term)
+                        scatter(scratch, gradient, term_sources, at_sources + term, part)
             else:
                 child = nodes[first + n, 1] * WIDTH
                 adjoint_here = read_numbers(scratch, own)

@@ -40,7 +40,7 @@ FIRST, SECOND, BEST, LOWER, UPPER, OVERALL, CORNER, SECTIONS = range(8)
 
 @kernel
 def spread_lanes(bits, words):  # type: ignore[no-untyped-def]
-    """Bits of lanes as words in memory, where no compiler sees that they were a mask (``merge``)."""
+    """Bits of lanes as words in memory, where no compiler sees that they were a mask."""
     never_inline()
     store(words, 0, to_words(to_mask(bits)))
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qll.kernels.recognise import Convolution
-from qll.kernels.tables import Placement, readers, weight_index, window
+from qll.kernels.tables import Placement, Tables, readers, weight_index, window
 
 # First row and rows of the parts of a tile that the taps of a block reach, in turn.
 PARTS = ((0, 4), (1, 2), (2, 2), (2, 1))
@@ -77,6 +77,22 @@ def forward_taps(
     packed = np.stack([index[:, c, ky, kx] for c, ky, kx in order], axis=-1)
     packed = packed.reshape(-1, height, len(order)).transpose(0, 2, 1)
     return packed, [[(row, order[tap]) for row, tap in inside] for inside in reads]
+
+
+def has_windows(tables: Tables, first: int, channels: int) -> bool:
+    """Whether each block from ``first`` on that could be a whole window of 3x3 is one whose taps
+    and weights lie as ``layers.py`` reads them."""
+    counts = [1] * channels + [2] * (2 * channels) + [HEIGHT * channels]
+    begins = [HEIGHT * sum(counts[:tap]) for tap in range(len(counts))]
+    found = False
+    for _, begin, end, _ in tables.blocks[first:]:
+        taps = tables.taps[begin:end]
+        if len(taps) == len(counts):
+            found = True
+            weight = taps[0][1]
+            if [(w - weight, n) for _, w, n in taps] != list(zip(begins, counts, strict=True)):
+                return False
+    return found
 
 
 def backward_taps(

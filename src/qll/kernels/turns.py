@@ -84,33 +84,40 @@ def block_into_lanes(  # type: ignore[no-untyped-def]
 
 @intrinsic
 def block_from_lanes(  # type: ignore[no-untyped-def]
-    typingctx, source, base, places, column, lane, points, first, width
+    typingctx, source, base, places, column, lane, points, samples
 ):
-    """Back into columns from ``column`` on of ``BLOCK`` rows of ``width``; ``first`` is where the
-    first of them begins."""
+    """Back into columns from ``column`` on of the ``BLOCK`` rows where ``samples`` says that they
+    begin."""
 
     def code(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        source, base, places, column, lane, points, first, width = args
+        source, base, places, column, lane, points, samples = args
         kinds = (sig.args[0], sig.args[1], sig.args[2])
         given = (source, base, places, column, lane)
         rows = [_near(builder, a) for a in _in_lanes(context, builder, kinds, given)]
         for k, row in enumerate(_turned(builder, rows)):
-            at = builder.add(builder.add(first, column), builder.mul(width, _WORD(k)))
-            _near(builder, address_of(context, builder, sig.args[5], points, at), row)
+            at = builder.add(lane, _WORD(k))
+            first = builder.load(address_of(context, builder, sig.args[6], samples, at))
+            start = address_of(context, builder, sig.args[5], points, builder.add(first, column))
+            _near(builder, start, row)
         return context.get_dummy_value()
 
     size = types.intp
-    return types.void(source, size, places, size, size, points, size, size), code
+    return types.void(source, size, places, size, size, points, samples), code
 
 
 @kernel
-def fill_lanes(points, places, first, count, target, base, samples):  # type: ignore[no-untyped-def]
-    """Rows of ``points`` (samples, width) into lanes, number ``i`` to row ``places[i]``; unused
-    lanes repeat the first sample. ``samples`` is scratch for ``LANES`` numbers."""
-    never_inline()
-    width = len(places)
+def lanes_in_turn(first, count, width, samples):  # type: ignore[no-untyped-def]
+    """Where the rows of samples from ``first`` on begin; unused lanes repeat the first sample."""
     for lane in range(LANES):
         samples[lane] = (first + (lane if lane < count else 0)) * width
+
+
+@kernel
+def fill_lanes(points, places, target, base, samples):  # type: ignore[no-untyped-def]
+    """Rows of ``points`` (samples, width) into lanes, number ``i`` to row ``places[i]``; the row of
+    a lane begins where ``samples`` says."""
+    never_inline()
+    width = len(places)
     whole = width - width % BLOCK
     for column in range(0, whole, BLOCK):
         for lane in range(0, LANES, BLOCK):
@@ -121,15 +128,15 @@ def fill_lanes(points, places, first, count, target, base, samples):  # type: ig
 
 
 @kernel
-def empty_lanes(source, base, places, first, count, points):  # type: ignore[no-untyped-def]
-    """The lanes of ``count`` samples back into rows of ``points``, from ``first`` on."""
+def empty_lanes(source, base, places, count, points, samples):  # type: ignore[no-untyped-def]
+    """The first ``count`` lanes back into rows of ``points`` that begin where ``samples`` says."""
     never_inline()
     width = len(places)
     whole, full = width - width % BLOCK, count - count % BLOCK
     for column in range(0, whole, BLOCK):
         for lane in range(0, full, BLOCK):
-            start = (first + lane) * width
-            block_from_lanes(source, base, places, column, lane, points, start, width)
+            block_from_lanes(source, base, places, column, lane, points, samples)
     for column in range(width):
         for lane in range(full if column < whole else 0, count):
-            points[first + lane, column] = source[(base + places[column]) * LANES + lane]
+            row = samples[lane] // width
+            points[row, column] = source[(base + places[column]) * LANES + lane]
