@@ -11,6 +11,7 @@ from torch import nn
 from typer.testing import CliRunner
 
 from qll.cli.main import build_app
+from qll.errors import QllError
 from qll.networks.onnx_writer import export_onnx
 
 OPTIONS = ["--data", "dice-rendered"]
@@ -111,3 +112,64 @@ def test_what_training_would_take(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert code == 0
     assert found["training"]["said"].startswith("qll train takes about ")
     assert "100 epochs" in found["training"]["said"]
+
+
+EMPTY = {
+    "beyond the domain": 'forall x in domain and x["a"] >= 7: y["y"] <= 1',
+    "two at once": 'forall x in domain and x["a"] >= 3 and x["a"] + x["b"] <= 2: y["y"] <= 1',
+    "no whole number": 'forall x in domain and x["a"] >= 3.2 and x["a"] <= 3.8: y["y"] <= 1',
+    "two points": 'forall x in domain, x2 in domain and x2["a"] >= x["a"] + 7: y["y"] <= y2["y"]',
+    "around points": 'forall x in ball(x0, 0.5) and x["a"] >= 9: y["y"] <= 1',
+    "of the formula": 'forall x in domain: x["a"] >= 9 -> y["y"] <= 1',
+}
+
+
+@pytest.mark.parametrize("with_network", [False, True])
+@pytest.mark.parametrize("rule", EMPTY.values(), ids=EMPTY)
+def test_premises_that_no_input_meets(tmp_path: Path, rule: str, with_network: bool) -> None:
+    """Nothing would be asked of any network: decided, before anything is trained."""
+    (tmp_path / "rule.qll").write_text(rule)
+    (tmp_path / "t.csv").write_text(
+        "a,b,y\n" + "".join(f"{k % 7},{k % 3},{k}\n" for k in range(40))
+    )
+    words = [str(tmp_path / "rule.qll"), "--data", str(tmp_path / "t.csv"), "--target", "y"]
+    if with_network:
+        export_onnx(nn.Linear(2, 1).eval(), tmp_path / "net.onnx", input_shape=(2,))
+        words += ["--network", str(tmp_path / "net.onnx")]
+    code, found = _found(tmp_path, *words)
+    assert code == 1 and "training" not in found
+    assert found["premise"]["state"] == "wrong" and "no input meets it" in found["premise"]["said"]
+
+
+def test_premises_that_an_input_meets_are_not_doubted(tmp_path: Path) -> None:
+    (tmp_path / "rule.qll").write_text('forall x in domain and x["a"] >= 6: y["y"] <= 1')
+    (tmp_path / "t.csv").write_text(
+        "a,b,y\n" + "".join(f"{k % 7},{k % 3},{k}\n" for k in range(40))
+    )
+    export_onnx(nn.Linear(2, 1).eval(), tmp_path / "net.onnx", input_shape=(2,))
+    words = [str(tmp_path / "rule.qll"), "--data", str(tmp_path / "t.csv"), "--target", "y"]
+    _, found = _found(tmp_path, *words, "--network", str(tmp_path / "net.onnx"))
+    assert "premise" not in found and "proof" in found
+
+
+def test_nothing_is_trained_on_premises_that_no_input_meets(tmp_path: Path) -> None:
+    (tmp_path / "rule.qll").write_text('forall x in domain and x["a"] >= 7: y["y"] <= 1')
+    (tmp_path / "t.csv").write_text(
+        "a,b,y\n" + "".join(f"{k % 7},{k % 3},{k}\n" for k in range(40))
+    )
+    words = [str(tmp_path / "rule.qll"), "--data", str(tmp_path / "t.csv")]
+    for command, column in (("train", "--target"), ("cycle", "--predict")):
+        out = ["--out", str(tmp_path / command)]
+        found = CliRunner().invoke(build_app(), [command, *words, column, "y", *out])
+        assert isinstance(found.exception, QllError), found.output
+        assert "no input meets the premises" in str(found.exception)
+
+
+def test_a_rule_of_a_table_is_shown_with_it(tmp_path: Path) -> None:
+    (tmp_path / "rule.qll").write_text('forall x in domain and x["a"] >= 5: y["y"] <= 1')
+    (tmp_path / "t.csv").write_text(
+        "a,b,y\n" + "".join(f"{k % 7},{k % 3},{k}\n" for k in range(40))
+    )
+    words = ["show", str(tmp_path / "rule.qll"), "--data", str(tmp_path / "t.csv")]
+    found = CliRunner().invoke(build_app(), [*words, "--target", "y", "--as", "ascii"])
+    assert found.exit_code == 0 and "box([0, 0], [6, 2])" in found.output

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import json
+import logging
+import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -92,3 +97,100 @@ def test_inputs_fixed_at_decimals_are_those_decimals(
     )
     found = decide(read(query), load(tmp_path / "net.onnx"), seconds=5)
     assert str(found.answer) in wanted
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"), [("domian", "domain"), ("bal(x0, 1)", "ball"), ("rnage(0, 1)", "range")]
+)
+def test_a_misspelt_region_is_recognised(typed: str, meant: str) -> None:
+    with pytest.raises(FormulaError) as found:
+        qll.parse(f"outputs 1\nforall x in {typed}: y[0] <= 1")
+    assert f"did you mean '{meant}'?" in found.value.fix
+
+
+@pytest.mark.parametrize("text", ["", "a,b\n"])
+def test_a_table_without_rows_says_what_a_table_is(tmp_path: Path, text: str) -> None:
+    (tmp_path / "t.csv").write_text(text)
+    with pytest.raises(QllError) as found:
+        qll.data.load(str(tmp_path / "t.csv"), target="b")
+    assert "a line for each example" in found.value.fix
+
+
+def test_lines_for_a_file_are_not_broken() -> None:
+    from rich.console import Console
+
+    from qll.training.progress import PlainLines
+
+    told = io.StringIO()
+    lines = PlainLines(Console(file=told, width=40))
+    for tell in (lines.note, lambda text: lines.start(text, 1, 1, 0)):
+        tell("word " * 30)
+    assert len(told.getvalue().splitlines()) == 2
+
+
+def test_a_run_is_called_by_its_rule_not_by_a_folder() -> None:
+    from qll.training.config import TrainConfig
+    from qll.training.loop import title
+
+    config = TrainConfig(property="/tmp/xyz/fair.qll", data="rows.csv")
+    assert title(config).startswith("fair.qll on rows.csv (")
+
+
+def test_a_library_says_nothing_of_its_fonts(monkeypatch: pytest.MonkeyPatch) -> None:
+    from qll.cli.main import run
+
+    fonts = logging.getLogger("matplotlib.font_manager")
+    monkeypatch.setattr(fonts, "level", logging.NOTSET)
+    monkeypatch.setattr(sys, "argv", ["qll", "show"])
+    with pytest.raises(SystemExit):
+        run()
+    assert not fonts.isEnabledFor(logging.WARNING)
+
+
+def test_the_demo_ends_as_the_readme_shows_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The shares of its last measured run, in the demo's own table."""
+    from rich.console import Console
+
+    from qll.cli import demo
+    from qll.metrics import Share
+
+    readme = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+    shown = readme.partition("The demo ends with\n\n```\n")[2].partition("\n```")[0]
+    assert "CSat" in shown
+    percent = {row[:4]: re.findall(r"([\d.]+) %(?!\))", row) for row in shown.splitlines()}
+
+    def trained(k: int, name: str) -> Any:
+        shares = [Share(round(10 * float(percent[word][k])), 1000) for word in _MEASURES]
+        told = dict(zip(("pacc", "cacc", "security", "proved"), shares, strict=True))
+        margins = torch.tensor([-1.0])
+        return SimpleNamespace(
+            name=name, seconds=1.0, attacked=SimpleNamespace(margins=margins), **told
+        )
+
+    monkeypatch.setattr("qll.metrics.chance_accuracy", lambda *_, **__: Share(533, 1000))
+    data: Any = SimpleNamespace(
+        task="multi-label", test=SimpleNamespace(labels=torch.zeros(1, 6).numpy())
+    )
+    told = io.StringIO()
+    pair = [trained(0, "baseline"), trained(1, "cycle")]
+    demo.show_comparison(Console(file=told, width=80), pair, data)
+    printed = [line.rstrip() for line in told.getvalue().splitlines()]
+    assert printed[: len(shown.splitlines())] == shown.splitlines()
+
+
+_MEASURES = ("PAcc", "CAcc", "CSec", "CSat")
+
+
+def test_a_witness_says_the_value_of_a_category(tmp_path: Path) -> None:
+    """Not an input of 0 or 1 for each of its values."""
+    rows = "\n".join(f"{30 + k},{('flat', 'house', 'loft')[k % 3]},{k}" for k in range(30))
+    (tmp_path / "t.csv").write_text(f"size,kind,price\n{rows}\n")
+    rule = 'forall x in domain and x["kind=loft"] >= 1: y["price"] >= 1000\n'
+    (tmp_path / "rule.qll").write_text(rule)
+    export_onnx(nn.Linear(4, 1).eval(), tmp_path / "net.onnx", input_shape=(4,))
+    words = ["verify", str(tmp_path / "rule.qll"), "--network", str(tmp_path / "net.onnx")]
+    words += ["--data", str(tmp_path / "t.csv"), "--target", "price"]
+    found = CliRunner().invoke(build_app(), [*words, "--json", str(tmp_path / "v.json")])
+    assert found.exit_code == 10 and "  kind = loft\n" in found.output
+    shown = CliRunner().invoke(build_app(), ["explain", str(tmp_path / "v.json")]).output
+    assert "kind = loft" in shown and "kind=flat = " not in shown

@@ -11,7 +11,17 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-HEAVY = ("torch", "numba", "scipy", "onnx", "numpy", "onnxruntime", "matplotlib", "pandas")
+HEAVY = (
+    "torch",
+    "numba",
+    "scipy",
+    "onnx",
+    "numpy",
+    "onnxruntime",
+    "matplotlib",
+    "pandas",
+    "pydantic",
+)
 UNSAT = "(assert (>= Y_0 100.0))"
 SAT = "(assert (>= Y_0 -100.0))"
 

@@ -7,6 +7,7 @@ at clean data points, and a few regions are decided for real.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,11 +15,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from qll.data import DataSet
 from qll.doctor import Finding
-from qll.errors import QllError
+from qll.errors import InputError, QllError
 from qll.metrics import vacuous_labels
 from qll.networks import Network
 from qll.networks import load as load_network
@@ -28,11 +29,13 @@ from qll.regions import Region
 from qll.training.progress import Silent
 
 if TYPE_CHECKING:
+    from qll.training.config import TrainConfig
     from qll.verify.verdict import Verdict
 
 _POINTS = 1000  # data points at which the rule is judged
 _TRIED = 3  # regions decided, with so many seconds for each
 _SECONDS = 3.0
+_LOOKED = 20  # data points around which some input must meet the premises
 _WARM = 0.5  # seconds of training before it is measured
 
 
@@ -61,13 +64,15 @@ def examine(subject: Subject) -> Iterator[Finding]:
         yield _wrong("rule", error)
         return
     yield from _rule(prop)
+    empty = list(_empty(prop, network, subject.data))
+    yield from empty
     if network is not None:
         yield _certifiable(network)
     if subject.data is not None:
         yield from _data(prop, network, subject.data)
-        if subject.network is None:
+        if subject.network is None and not empty:
             yield _training(subject.rule, subject.data)
-    if network is not None and prop.is_closed:
+    if network is not None and prop.is_closed and not empty:
         yield from _asked_once(prop, network)
 
 
@@ -103,6 +108,65 @@ def _rule(prop: Property) -> Iterator[Finding]:
     yield Finding("rule", f"{prop.name}: {about}, {where}; it speaks of {spoken}")
     for note in prop.notes:
         yield Finding("rule", note, "note")
+
+
+_NOTHING = "the rule says nothing, whatever the network computes"
+_COMPARE = (
+    "compare the rule's conditions on inputs with each other and with the region's bounds "
+    "(qll data FILE shows a table's)"
+)
+
+
+def _empty(prop: Property, network: Network | None, data: DataSet | None) -> Iterator[Finding]:
+    count = _unmet(prop, network, data)
+    if count is not None:
+        where = "" if prop.is_closed else f" around each of {count} data points"
+        yield Finding("premise", f"no input meets it{where}: {_NOTHING}", "wrong", _COMPARE)
+
+
+def _unmet(prop: Property, network: Network | None, data: DataSet | None) -> int | None:
+    """The number of regions looked at, if no input of any of them meets the premises: decided
+    exactly, as a proof decides it. What outputs a network has makes no difference, so a stand-in
+    has some; what they are at a data point does."""
+    from qll.verify.api import Problem
+
+    x = None if prop.is_closed or data is None else data.test.batch(slice(0, _LOOKED))[0]
+    if prop.uses_labels or (x is None and not prop.is_closed):
+        return None  # labels are looked at with the data
+    if network is None or "y0" not in prop.sources:
+        shape = None if data is None else data.shape
+        shape = network.input_shape if network is not None else shape
+        outputs = prop.specification.outputs if network is None else network.output_size
+        if shape is None or outputs is None or "y0" in prop.sources:
+            return None
+        network = _stand_in(shape, outputs)
+    try:
+        problem = Problem.of(prop, network, x, timeout=_SECONDS)
+        queries = [problem.query(index) for index in range(len(problem))]
+        met = any(not case.vacuous for query in queries for case in query.cases)
+    except QllError:
+        return None  # named by what asks the rule for real
+    return None if met else len(queries)
+
+
+def refuse_empty(config: TrainConfig, data: DataSet) -> None:
+    """Before training on a table: a rule that no input can break teaches nothing, and every figure
+    of it would be an accident."""
+    if data.schema is None or config.is_baseline:
+        return
+    prop = load_fitting(config.property, data.schema, **config.parameters)
+    if _unmet(prop, None, data) is not None:
+        raise InputError(
+            f"no input meets the premises of '{prop.name}'",
+            expected="a rule that some input of its region can break",
+            found=_NOTHING,
+            fix=_COMPARE,
+        )
+
+
+def _stand_in(shape: tuple[int, ...], outputs: int) -> Network:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), outputs))
+    return load_network(model.eval(), input_shape=shape)
 
 
 def _certifiable(network: Network) -> Finding:

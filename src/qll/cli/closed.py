@@ -50,14 +50,13 @@ def witness_lines(
             names = list(declared.names)
         else:
             outputs = list(declared.names)
-    lines = []
-    for k, name in enumerate(names[:_SHOWN]):
-        line = f"  {name} = {first[k]:.9g}"
-        if second is not None and second[k] != first[k]:
-            line += f"  and  {second[k]:.9g}"
-        lines.append(line)
-    if len(names) > _SHOWN:
-        lines.append(f"  and {len(names) - _SHOWN} inputs more: see {all_in}")
+    from qll.verify.explanation import entries
+
+    points = [first] if second is None else [first, second]
+    said = entries(names, *points, digits=9)
+    lines = [f"  {name} = {'  and  '.join(dict.fromkeys(at))}" for name, at in said[:_SHOWN]]
+    if len(said) > _SHOWN:
+        lines.append(f"  and {len(said) - _SHOWN} inputs more: see {all_in}")
     values = [_outputs(n, point) for n, point in zip(networks, (first, second), strict=True)]
     for k, name in enumerate(outputs):
         if values[0] is None:

@@ -10,7 +10,6 @@ import typer
 from qll.cli.answers import JsonFile, store
 from qll.cli.options import DATA_HELP, Features, data_options
 from qll.errors import InputError
-from qll.records import record
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -77,6 +76,7 @@ def cycle(
             found="none",
             fix="write --data mnist, or mend a network: qll repair RULE --network net.onnx",
         )
+    from qll.checkup import refuse_empty
     from qll.cli.train import remarks
     from qll.cycle.budget import seconds_of
     from qll.cycle.loop import CycleConfig
@@ -85,6 +85,7 @@ def cycle(
     from qll.kernels.announce import announced
     from qll.networks import load as load_network
     from qll.networks.trainable import to_module
+    from qll.records import record
     from qll.training.config import default_logic, resolve
     from qll.training.loop import load_configured
     from qll.training.progress import console_reporter
@@ -114,6 +115,7 @@ def cycle(
     )
     start = None if network is None else to_module(load_network(network))
     loaded = load_configured(train)
+    refuse_empty(train, loaded)
     with console_reporter() as reporter, announced(reporter.note):
         result = run(
             config,

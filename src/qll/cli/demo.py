@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -31,7 +31,7 @@ TRAINING = {"batch_size": 32, "learning_rate": 3e-3, "attack": "apgd:10,restarts
 JUDGING = "apgd:40,restarts=3"
 # Regions that the verifier decides for each network, every answer confirmed by the checker.
 PROVED = 60
-# Seconds for each region: many times what one takes, so that a busy machine gives the same answers.
+# Seconds of the processor for each region: a busy machine gives the same answers.
 PATIENCE = 15.0
 # The cycle: regions around training images that teach, its goal, and the most it may take. It ends
 # with the goal, within a minute; the rest is for slow machines, which come to the same result.
@@ -94,6 +94,7 @@ def demo(
     from qll.logics.base import choice
     from qll.properties import load
     from qll.training.progress import console_reporter
+    from qll.verify import clock
 
     console = Console(highlight=False)
     if choice(what, "demo", "what", ("dice", "tabular")) == "tabular":
@@ -109,7 +110,7 @@ def demo(
     try:
         data = load_data("dice-rendered", count_train=IMAGES, count_test=TEST_IMAGES)
         console.print(f"\n{IMAGES} rendered dice to train on, {TEST_IMAGES} to test on.")
-        with console_reporter() as reporter, announced(reporter.note):
+        with console_reporter() as reporter, announced(reporter.note), clock.counting("cpu"):
             plain = train_baseline(data, prop, epochs, seed, reporter)
             proved, rounds = run_cycle(data, prop, epochs, seed, reporter, plain.pacc.value)
         found = [plain, proved]
@@ -208,7 +209,8 @@ def show_comparison(console: Console, found: list[Trained], data: DataSet) -> No
     from qll.metrics import chance_accuracy
 
     chance = chance_accuracy(torch.from_numpy(data.test.labels), task=data.task)
-    table = Table(title="The same network, trained without the property and in the cycle")
+    title = "The same network, trained without the property and in the cycle"
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
     table.add_column("")
     for one in found:
         table.add_column(one.name, justify="right")
@@ -265,10 +267,24 @@ def keep_cycle(path: Path, data: DataSet, plain: Trained, rounds: Sequence[Round
     steps = [("without the rule", plain.pacc.value, plain.proved.value)]
     steps += [(f"round {found.number}", found.pacc, found.csat) for found in rounds]
     broken = next((i for i, v in enumerate(plain.verdicts) if v.witness is not None), None)
-    pictures = {}
+    pictures = []
     if broken is not None and (witness := plain.verdicts[broken].witness) is not None:
-        pictures = {"clean": data.test.inputs[broken], "witness": witness.reshape(data.shape)}
-    draw_cycle(path, steps, **pictures)
+        clean, moved = data.test.inputs[broken], witness.reshape(data.shape)
+        pictures = [
+            (clean, f"a picture: the network\nsees {_seen(plain.model, clean)}"),
+            (moved, f"no pixel moved by more than\n4/255: it sees {_seen(plain.model, moved)}"),
+        ]
+    draw_cycle(path, steps, pictures)
+
+
+def _seen(model: nn.Module, picture: Any) -> str:
+    """The faces that a network predicts, as one says it."""
+    import torch
+
+    with torch.no_grad():
+        y = model.eval()(torch.as_tensor(picture, dtype=torch.float32)[None])[0]
+    faces = [str(k + 1) for k, value in enumerate(y.tolist()) if value >= 0]
+    return " and ".join(filter(None, (", ".join(faces[:-1]), *faces[-1:]))) or "no face"
 
 
 def _keep_witnesses(path: Path, data: DataSet, one: Trained) -> None:

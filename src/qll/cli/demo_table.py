@@ -123,7 +123,8 @@ def _show(console: Console, found: list[Trained], data: DataSet) -> None:
     from qll.metrics import chance_accuracy
 
     chance = chance_accuracy(torch.from_numpy(data.test.labels), task=data.task)
-    table = Table(title="The same network, trained without the rule and with it")
+    title = "The same network, trained without the rule and with it"
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
     table.add_column("")
     for one in found:
         table.add_column(one.name, justify="right")
@@ -135,7 +136,7 @@ def _show(console: Console, found: list[Trained], data: DataSet) -> None:
     for one in found:
         said = _witness(one, data)
         if said:
-            console.print(said, markup=False)
+            console.print(said, markup=False, soft_wrap=True)
 
 
 def _witness(one: Trained, data: DataSet) -> str:

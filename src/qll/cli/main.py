@@ -53,7 +53,10 @@ def build_app() -> typer.Typer:
         ] = False,
         quiet: Annotated[bool, typer.Option(QUIET, callback=quieten, help=QUIET_HELP)] = False,
     ) -> None:
-        pass
+        import logging
+
+        # It tells of its font cache at its first picture: nothing that a user can act on.
+        logging.getLogger("matplotlib.font_manager").setLevel(logging.ERROR)
 
     package = importlib.import_module("qll.cli")
     for module in sorted(pkgutil.iter_modules(package.__path__), key=lambda m: m.name):

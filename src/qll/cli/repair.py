@@ -17,7 +17,6 @@ from qll.cli.options import (
     data_options,
     parse_settings,
 )
-from qll.records import record
 
 if TYPE_CHECKING:
     from qll.cycle.repair import RepairResult
@@ -66,6 +65,7 @@ def repair(
     from qll.logics.base import choice
     from qll.networks import load as load_network
     from qll.properties import load_fitting
+    from qll.records import record
 
     console = Console(highlight=False)
     handle = load_network(network)
@@ -106,7 +106,9 @@ def repair(
     }[result.checker]
     if result.status != "verified" and result.checker == "not asked":
         said = "the network is not proved, so there is no certificate"
-    console.print(f"{out}: model.onnx, repair.json; {said}")
+    console.print(f"{out}: model.onnx, repair.json; {said}", soft_wrap=True)
+    if result.status != "verified" and result.seconds > config.budget:
+        console.print("Fix: give it more time, --budget 10m", soft_wrap=True)
     if result.constant is not None:
         console.print(
             f"This is no repair: the network decides nothing any more, {result.constant}."

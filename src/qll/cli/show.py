@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from qll.cli.answers import JsonFile, store
-from qll.cli.options import parse_settings
+from qll.cli.options import Features, Target, data_options, parse_settings
 
 _NAME = 34  # columns of a name
 
@@ -31,6 +31,9 @@ def show(
         str | None, typer.Option(help="Print the slack of this logic, e.g. qll:5.")
     ] = None,
     outputs: Annotated[int | None, typer.Option(help="Number of outputs of the network.")] = None,
+    data: Annotated[str | None, typer.Option(help="A table that the rule speaks of.")] = None,
+    target: Target = "",
+    features: Features = "",
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="A parameter: --set epsilon=0.1.")
     ] = None,
@@ -51,7 +54,12 @@ def show(
             typer.echo(_entry(known, purpose))
         store(out, found)
         return
-    prop = load(name, outputs=outputs).with_parameters(**parse_settings(settings))
+    schema = None
+    if data is not None:
+        from qll.data import load as load_data
+
+        schema = load_data(data, **data_options(target, features)).schema
+    prop = load(name, outputs=outputs, schema=schema).with_parameters(**parse_settings(settings))
     text = prop.show(form.value)
     typer.echo(text, nl=False)
     sign = "%" if form is Form.latex else "#"

@@ -50,9 +50,12 @@ def train(
 
     Example: qll train not-both --data dice-rendered --logic qll:5 --epochs 20 --out runs/dice
     """
+    from qll.checkup import refuse_empty
+    from qll.data.own import is_own
     from qll.data.progress import terminal_progress
     from qll.kernels.announce import announced
     from qll.training.events import with_events
+    from qll.training.loop import load_configured
     from qll.training.loop import train as run_training
     from qll.training.progress import console_reporter
 
@@ -77,9 +80,12 @@ def train(
         with_events(console, folder) as reporter,
         announced(reporter.note),
     ):
+        own = load_configured(resolved) if is_own(resolved.data) else None
+        if own is not None:
+            refuse_empty(resolved, own)
         try:
             run = run_training(
-                resolved, folder, resume=resume, reporter=reporter, download=download
+                resolved, folder, resume=resume, reporter=reporter, download=download, data=own
             )
         except KeyboardInterrupt:
             reporter.note(

@@ -9,7 +9,6 @@ import typer
 
 from qll.cli.answers import JsonFile, store
 from qll.cli.options import DATA_HELP, Features, Target, data_options
-from qll.records import record
 
 if TYPE_CHECKING:
     from qll.tuning import Point
@@ -49,6 +48,7 @@ def tune(
     from rich.console import Console
     from rich.table import Table
 
+    from qll.records import record
     from qll.training.methods import METHODS
     from qll.tuning import TuneConfig
     from qll.tuning import tune as run

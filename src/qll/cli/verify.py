@@ -241,8 +241,8 @@ def _advice(known: dict[int, dict[str, Any]], seconds: float) -> list[str]:
     reasons = {row["reason"] for row in known.values() if row["status"] == "unknown"}
     advice = {**ADVICE, Reason.REFUSED: ""}
     advice[Reason.TIME] = (
-        f"--timeout {6 * seconds:g} (it was {seconds:g}), a smaller region, or train on the rule: "
-        "such networks are decided many times faster"
+        f"--timeout {6 * seconds:g} (it was {seconds:g}), a smaller region, or train on the "
+        "rule's bounds (--method small-box): such networks are decided many times faster"
     )
     said = ((reason, advice.get(reason, "")) for reason in sorted(reasons))
     return [f"Fix ({reason}): {text}" for reason, text in said if text]

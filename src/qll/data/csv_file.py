@@ -15,6 +15,7 @@ from qll.errors import DataError
 
 _SUFFIXES = (".csv", ".tsv", ".txt", ".data")
 _SIGNS = (",", ";", "\t")
+_ROWS = "put the names of the columns in the first line and a line for each example below it"
 
 
 def read_csv(path: Path, columns: tuple[str, ...] = (), labels: Path | None = None) -> Table:
@@ -34,10 +35,10 @@ def read_csv(path: Path, columns: tuple[str, ...] = (), labels: Path | None = No
         raise cannot_read(path, "a readable file", error.strerror or str(error)) from error
     rows = _rows(text, path)
     if not rows:
-        raise cannot_read(path, "a header and rows of values", "an empty file")
+        raise cannot_read(path, "a header and rows of values", "an empty file", _ROWS)
     names, body = _header(rows, columns, path)
     if not body:
-        raise cannot_read(path, "rows of values after the header", "none")
+        raise cannot_read(path, "rows of values after the header", "none", _ROWS)
     for line, row in body:
         if len(row) != len(names):
             raise DataError(

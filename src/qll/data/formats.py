@@ -75,11 +75,13 @@ def read_data(
     )
 
 
-def cannot_read(path: Path, what: str, problem: str) -> DataError:
+def cannot_read(
+    path: Path, what: str, problem: str, fix: str = "check the file and its permissions"
+) -> DataError:
     return DataError(
         "the data cannot be read",
         where=str(path),
         expected=what,
         found=problem,
-        fix="check the file and its permissions",
+        fix=fix,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import math
 from typing import Any
 
@@ -45,6 +46,8 @@ from qll.formula.trees_base import ASCII, unquoted
 from qll.formula.trees_region import RegionTrees
 from qll.registry import suggest
 
+# What may be meant by a name that is not known, beside the names that are.
+_WORDS = ("domain", "ball", "box", "range", "integer", "one_hot", "label", "forall", "exists")
 MAX_INDICES = 1_000_000  # that all the ranges of one text may hold together
 
 
@@ -242,6 +245,8 @@ class Builder(RegionTrees):
         if name not in self._definitions:
             known = sorted([*self._parameters, *self._definitions])
             near = suggest(name, known) if known else "declare it with 'parameter' or 'define'"
+            if meant := difflib.get_close_matches(name, [*known, *_WORDS], n=1, cutoff=0.7):
+                near = f"did you mean '{meant[0]}'? Else {near}" if meant[0] in _WORDS else near
             raise FormulaError(
                 f"unknown name '{name}'",
                 expected="a parameter or a definition that stands above",

@@ -325,7 +325,8 @@ _ALIKE = {"rotate": "rotation", "zoom": "scaling", "scale": "scaling", "shear": 
 
 def unknown_change(name: str, what: str, span: Span) -> FormulaError:
     """Refused by name, with what can be said."""
-    known = PERTURBATIONS if what == "region" else ("mean", *DIRECTIONS)
+    regions = ("domain", "ball", "box", "range", *PERTURBATIONS)
+    known = regions if what == "region" else ("mean", *DIRECTIONS)
     reason = _REFUSED.get(_ALIKE.get(name, name), suggest(name, list(known)))
     return FormulaError(
         f"'{name}' is no {what} that can be said",

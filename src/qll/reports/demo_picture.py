@@ -15,12 +15,10 @@ _PROVED, _PREDICTED = colours()["qll"], colours()["baseline"]
 def draw_cycle(
     path: Path,
     steps: Sequence[tuple[str, float, float]],
-    *,
-    clean: Any = None,
-    witness: Any = None,
+    pictures: Sequence[tuple[Any, str]] = (),
 ) -> bool:
-    """``steps`` are a name, PAcc and CSat each; ``clean`` and ``witness`` are pictures (channels
-    first) of a region that the first of them breaks. False without matplotlib."""
+    """``steps`` are a name, PAcc and CSat each; ``pictures`` (channels first, with what is said
+    below) are of a region that the first of them breaks. False without matplotlib."""
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
@@ -28,19 +26,16 @@ def draw_cycle(
         return False
     figure = Figure(figsize=(9.0, 2.9), dpi=110, layout="constrained")
     FigureCanvasAgg(figure)
-    shown = clean is not None and witness is not None
-    places: Any = figure.subplots(1, 3 if shown else 1, width_ratios=(1, 1, 2.4) if shown else None)
-    if shown:
-        for axes, picture, title in zip(
-            places,
-            (clean, witness),
-            ("a picture", "in its region: the rule is broken"),
-            strict=False,
-        ):
-            axes.imshow(picture.transpose(1, 2, 0).clip(0.0, 1.0))
-            axes.set_title(title, fontsize=9)
-            axes.set_axis_off()
-    axes = places[-1] if shown else places
+    places: Any = figure.subplots(
+        1, len(pictures) + 1, squeeze=False, width_ratios=(*(1.0 for _ in pictures), 2.4)
+    )
+    for axes, (picture, said) in zip(places[0], pictures, strict=False):
+        axes.imshow(picture.transpose(1, 2, 0).clip(0.0, 1.0))
+        axes.set_xlabel(said, fontsize=9, labelpad=6)
+        axes.set_xticks(())
+        axes.set_yticks(())
+        axes.spines[:].set_visible(False)
+    axes = places[0, -1]
     names = [name for name, _, _ in steps]
     for values, colour, label, sign, above in (
         ([100 * csat for _, _, csat in steps], _PROVED, "regions proved (CSat)", "o-", 6),
@@ -48,9 +43,11 @@ def draw_cycle(
     ):
         axes.plot(range(len(steps)), values, sign, color=colour, label=label)
         for place, value in enumerate(values):
+            rises = max(values[place : place + 2]) > value + 30  # the line would cross the figure
             axes.annotate(
-                f"{value:.1f}", (place, value), textcoords="offset points", xytext=(0, above),
-                ha="center", fontsize=8, color=colour,
+                f"{value:.1f}", (place, value), textcoords="offset points",
+                xytext=(-8, -3) if rises else (0, above), ha="right" if rises else "center",
+                fontsize=8, color=colour,
             )  # fmt: skip
     axes.set_xticks(range(len(steps)), names, fontsize=8)
     axes.set_xlim(-0.4, len(steps) - 0.6)

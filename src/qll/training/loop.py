@@ -481,4 +481,5 @@ class Trainer:
 
 def title(config: TrainConfig) -> str:
     how = config.logic if config.is_baseline else f"{config.logic}, {config.method}"
-    return f"{config.property} on {config.data} ({how}, seed {config.seed})"
+    rule = Path(config.property).name  # of a file, its name; of a shipped rule, all of it
+    return f"{rule} on {config.data} ({how}, seed {config.seed})"

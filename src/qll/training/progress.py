@@ -45,16 +45,16 @@ class PlainLines:
 
     def start(self, title: str, epochs: int, steps: int, done: int) -> None:
         self._epochs = epochs
-        self._console.print(title, highlight=False)
+        self._console.print(title, highlight=False, soft_wrap=True)
 
     def step(self) -> None: ...
 
     def epoch(self, row: Mapping[str, Any]) -> None:
         text = f"epoch {row['epoch']}/{self._epochs}  {describe(row)}  {row['seconds']:.1f} s"
-        self._console.print(text, highlight=False)
+        self._console.print(text, highlight=False, soft_wrap=True)
 
     def note(self, text: str) -> None:
-        self._console.print(text, highlight=False, markup=False)
+        self._console.print(text, highlight=False, markup=False, soft_wrap=True)
 
 
 class LiveBar:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -36,7 +37,7 @@ EVIDENCE = {
 # By the texts of `qll.verify.verdict.Reason`.
 ADVICE = {
     "out of time": "give it more time (--timeout, timeout=), a smaller region, or train on the "
-    "rule: such networks are decided many times faster",
+    "rule's bounds (--method small-box): such networks are decided many times faster",
     "out of nodes": "give it more time, or train on the rule",
     "out of memory": "raise the limit (--memory), or leave more for each process (--jobs 1)",
     "near-tie": "real and float32 arithmetic differ on the witness: ask about one of them "
@@ -102,10 +103,31 @@ def _listed(found: Sequence[Move]) -> list[str]:
     return [*lines, f"  and {more} more"] if more > 0 else lines
 
 
+def entries(
+    names: Sequence[str], *points: Any, digits: int = 6
+) -> list[tuple[str, tuple[str, ...]]]:
+    """The entries of points as one says them: of a category, which has an input for each of its
+    values, the value that is 1.
+
+    >>> entries(["size", "kind=flat", "kind=loft"], [50.0, 0.0, 1.0], [51.5, 1.0, 0.0])
+    [('size', ('50', '51.5')), ('kind', ('loft', 'flat'))]
+    """
+    values = [np.asarray(point, dtype=np.float64).reshape(-1) for point in points]
+    found: list[tuple[str, tuple[str, ...]]] = []
+    numbered = enumerate(name.rpartition("=") for name in names)
+    for category, members in groupby(numbered, key=lambda item: item[1][0]):
+        places, parts = zip(*members, strict=True)
+        chosen = [at[list(places)] for at in values]
+        if category and all(sorted(at) == [0.0] * (len(at) - 1) + [1.0] for at in chosen):
+            found.append((category, tuple(parts[int(at.argmax())][2] for at in chosen)))
+        else:
+            found += [(names[k], tuple(f"{at[k]:.{digits}g}" for at in values)) for k in places]
+    return found
+
+
 def point_lines(point: Any, names: Sequence[str]) -> list[str]:
     """A point by the names of its entries."""
-    values = np.asarray(point, dtype=np.float64).reshape(-1)
-    pairs = [f"{name} = {value:.6g}" for name, value in zip(names, values, strict=True)]
+    pairs = [f"{name} = {value}" for name, (value,) in entries(names, point)]
     more = len(pairs) - 2 * MOST_MOVES
     said = ", ".join(pairs[: 2 * MOST_MOVES]) + (f", and {more} more" if more > 0 else "")
     return [f"the witness: {said}"]
