@@ -194,3 +194,23 @@ def test_a_witness_says_the_value_of_a_category(tmp_path: Path) -> None:
     assert found.exit_code == 10 and "  kind = loft\n" in found.output
     shown = CliRunner().invoke(build_app(), ["explain", str(tmp_path / "v.json")]).output
     assert "kind = loft" in shown and "kind=flat = " not in shown
+
+
+@pytest.mark.parametrize("x", [torch.full((2, 3), float("nan")), torch.zeros(2, 3).numpy()])
+def test_what_is_no_input_does_not_reach_the_network(x: Any) -> None:
+    """Averages of a normalisation would keep a NaN for good."""
+    model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
+    rule = qll.parse("outputs 2\nforall x in ball(x0, 0.1): y[0] >= y[1]")
+    with pytest.raises(QllError, match="x is not"):
+        qll.PropertyLoss(rule)(model, x, torch.tensor([0, 1]))
+    assert all(torch.isfinite(value).all() for value in model.state_dict().values())
+
+
+def test_every_backend_is_prepared_for_a_query(tmp_path: Path) -> None:
+    """As the command does before it starts the clock."""
+    export_onnx(nn.Linear(2, 1).eval(), tmp_path / "net.onnx", input_shape=(2,))
+    (tmp_path / "rule.qll").write_text("inputs a, b\nforall x in box(0, 1): y[0] <= 100\n")
+    words = ["verify", str(tmp_path / "rule.qll"), "--network", str(tmp_path / "net.onnx")]
+    found = CliRunner().invoke(build_app(), [*words, "--backend", "highs"])
+    assert found.exception is None or isinstance(found.exception, SystemExit), found.exception
+    assert found.exit_code in (0, 11)

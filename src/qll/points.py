@@ -77,6 +77,13 @@ def check_tensor(value: object, what: str) -> None:
         )
 
 
+def check_inputs(x: object) -> None:
+    """Before a network sees them: a single NaN stays in the averages of its normalisation."""
+    check_tensor(x, "x")
+    if isinstance(x, Tensor):
+        _check_finite("x", x)
+
+
 def _check_outputs(name: str, outputs: int | None, y: Tensor) -> None:
     check_tensor(y, "y")
     if y.dim() != 2:
@@ -111,5 +118,7 @@ def _check_finite(name: str, tensor: Tensor) -> None:
         f"{name} is not finite",
         expected="finite numbers",
         found=f"NaN or infinity in {bad} of {len(tensor)} samples",
-        fix="look at the network's weights and learning rate",
+        fix="look at the data: fill in or drop what is missing"
+        if name.startswith("x")
+        else "look at the network's weights and learning rate",
     )

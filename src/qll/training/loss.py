@@ -37,6 +37,7 @@ from qll.kernels.forward import training_forward
 from qll.kernels.spans import folded_once
 from qll.logics.base import Logic
 from qll.logics.base import logic as read_logic
+from qll.points import check_inputs
 from qll.prediction import check_given, check_task, guess_loss, prediction_loss
 from qll.property import Property, check_property
 from qll.regions.clauses import turns
@@ -165,6 +166,7 @@ class PropertyLoss:
 
     def __call__(self, model: nn.Module, x: Tensor, labels: Tensor) -> Tensor:
         """The number to minimise for this batch: call ``backward`` on it."""
+        check_inputs(x)
         check_given(labels)
         with folded_once():
             y = run_model(training_forward(model, x), x)

@@ -67,7 +67,7 @@ class Highs(Backend):
             return f"HiGHS is given at most {MOST_WEIGHTS:,} weights, the network has {weights:,}"
         return None
 
-    def prepare(self) -> None:
+    def prepare(self, query: Query | None = None) -> None:
         _highs()
 
     def run(self, queries: Sequence[Query], budget: Budget) -> list[Verdict]:
