@@ -17,7 +17,7 @@ from qll.bounds.sparse_graph import SparseGraphBounder
 from qll.exchange.files import read
 from qll.formula.hard import affine
 from qll.networks import load
-from qll.networks.relu_form import ReluForm
+from qll.networks.relu_form import FormLayer, ReluForm
 from qll.verify.backend import Budget
 from qll.verify.backends import bab
 from qll.verify.backends.bab import BranchAndBound
@@ -69,6 +69,87 @@ def test_it_is_the_reference_without_hulls(inputs: bool) -> None:
         singles = np.array([d.bound for d in domains])
         assert (np.abs(singles - expected) <= 1e-4 * scale).all(), seed
         assert found[0] >= found[2] - 1e-5 * scale[2], seed
+
+
+def test_joint_hulls_are_the_references() -> None:
+    """All neurons of the first layer are unstable, so that both have the same groups."""
+    better = 0
+    for seed in range(25):
+        rng = np.random.default_rng(seed)
+        widths = [6, int(rng.integers(3, 11)), 4, 3]
+        layers = []
+        for k in range(1, 4):
+            weight = rng.standard_normal((widths[k], widths[k - 1]))
+            if k == 1:
+                weight[: widths[1] // 2, :3] = 0.0  # other groups, of other inputs
+            direct = [(0, rng.standard_normal((widths[k], 6)))] if k == 2 else []
+            bias = np.zeros(widths[k]) if k == 1 else rng.standard_normal(widths[k])
+            layers.append(FormLayer(bias, (*direct, (k - 1, weight))))
+        form = ReluForm((6,), tuple(layers))
+        sizes = sizes_of(form, -np.ones(6), np.ones(6))
+        reference, bounder = GraphBounder(form), SparseGraphBounder(form)
+        low, high = reference.interval(sizes, never)
+        outputs, constant = rng.standard_normal((2, 3)), rng.standard_normal(2)
+        rows, offset = bounder.objectives(outputs, constant)
+        domain = bounder.domain(low, high, rows, offset, sizes.objectives(outputs, constant))
+        for neuron in rng.choice(np.flatnonzero(bounder.splittable(domain)), 2, replace=False):
+            split = bounder.split(domain, int(neuron))
+            domain = domain.side(split, above=bool(rng.random() < 0.5))
+        domains = [replace(domain), replace(domain), replace(domain), domain]
+        bounder.ascend(domains[3:], sizes, 0, stop=never)
+        plain = bounder.evaluate(domains[3:], sizes, stop=never)[0]
+        assert bounder.join(low, high, domains) == reference.copies
+        domains[2].delta = rng.standard_normal(reference.copies).astype(np.float32)
+        home = reference.groups.copy_home
+        is_home = home == np.arange(len(home))
+        domains[2].delta[is_home] = 0.0
+        np.subtract.at(domains[2].delta, home[~is_home], domains[2].delta[~is_home])
+        bounder.ascend(domains[:1], sizes, 60, stop=never)
+        bounder.ascend(domains[1:], sizes, 0, stop=never)
+        found = bounder.evaluate(domains, sizes, stop=never)
+        batch, multipliers = reference._batch(domains, sizes)
+        expected = reference.crown(batch, reference.crown.project(multipliers, batch)).value.numpy()
+        scale = 1.0 + np.abs(expected)
+        assert (found <= expected + 1e-12 * scale).all(), seed
+        assert (np.abs(found - expected) <= 1e-6 * scale).all(), seed
+        singles = np.array([d.bound for d in domains])
+        assert (np.abs(singles - expected) <= 1e-4 * scale).all(), seed
+        assert found[3] >= plain - 1e-9 * scale[3], seed
+        better += found[0] > found[1] + 1e-6 and found[3] > plain + 1e-6
+    assert better > 10
+
+
+def test_bounds_with_joint_hulls_hold() -> None:
+    """By enumeration, with any multipliers, on the parts of a split together."""
+    tight = 0
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        form = random_network(rng, skips=True).relu_form
+        lower = rng.standard_normal(form.input_size) - 1.0
+        sizes = sizes_of(form, lower, lower + 2.0)
+        bounder = SparseGraphBounder(form)
+        low, high = bounder.interval(sizes, never)
+        outputs = rng.standard_normal((1, 3))
+        rows, offset = bounder.objectives(outputs, np.zeros(1))
+        domain = bounder.domain(low, high, rows, offset, sizes.objectives(outputs, np.zeros(1)))
+        bounder.join(low, high, [domain])
+        parts = [domain]
+        for neuron in np.flatnonzero(bounder.splittable(domain))[:2].tolist():
+            split = bounder.split(domain, neuron)
+            parts = [part.side(split, above=above) for part in parts for above in (True, False)]
+        terms = [(("y", k), -float(c)) for k, c in enumerate(outputs[0])]
+        query = Query(FormNetwork(form), lower, lower + 2.0, affine(terms, 0.0))
+        least = -worst_value(query)
+        bounder.ascend(parts, sizes, 60, stop=never)
+        found = bounder.evaluate(parts, sizes, stop=never).min()
+        for part in parts:
+            part.delta = (part.delta + rng.standard_normal(part.delta.size)).astype(np.float32)
+            part.alpha = rng.random(len(low)).astype(np.float32)
+        anything = bounder.evaluate(parts, sizes, stop=never).min()
+        scale = 1e-9 * (1.0 + abs(least))
+        assert max(found, anything) <= least + scale, seed
+        tight += found >= least - 1e-3 * (1.0 + abs(least))
+    assert tight > 20
 
 
 def test_bounds_of_hidden_neurons_hold() -> None:

@@ -65,6 +65,11 @@ class Bounder(Protocol):
         """``sign`` times a pre-activation of the last hidden layer as the objective on the same
         domain; None if there is no better bound of it."""
 
+    def join(self, low: Array, high: Array, domains: Sequence[Subdomain]) -> int:
+        """Better bounds of these domains, which have these bounds of the neurons, and of what they
+        are split into, by joint hulls that no certificate can name. Returns how many multipliers
+        more each of them has."""
+
     def splittable(self, domain: Subdomain) -> Any:
         """(neurons,) bool: of which a split gives two better relaxations."""
 

@@ -105,6 +105,10 @@ class GraphBounder:
             parts.append(activation.start(*ends).numpy())
         return np.concatenate(parts).astype(np.float32)
 
+    def join(self, low: Array, high: Array, domains: Sequence[Subdomain]) -> int:
+        """Groups of all neurons of the first layer are there already."""
+        return 0
+
     def splittable(self, domain: Subdomain) -> NDArray[np.bool_]:
         """Where the activation is not linear; a kink once, a curve as long as it has a width."""
         parts = [np.zeros(0, dtype=bool)]

@@ -273,6 +273,10 @@ class ChainBounder:
             delta=np.zeros_like(domain.delta), scales=(0.0, 0.0), bound=-np.inf,
         )  # fmt: skip
 
+    def join(self, low: Array, high: Array, domains: Sequence[Subdomain]) -> int:
+        """Groups of all neurons of the first layer are there already."""
+        return 0
+
     def splittable(self, domain: Subdomain) -> NDArray[np.bool_]:
         return np.asarray((domain.low < 0) & (domain.high > 0) & (domain.sign == 0))
 

@@ -2,7 +2,8 @@
 
 For what `qll.bounds.lanes` does not take: residual sums, several branches, convolutions whose dense
 matrices would not fit, conditions that speak of the input. `qll.bounds.graph` is its reference.
-There are no copies of inputs, that is no joint hulls (`qll.bounds.groups`).
+Joint hulls are those of the neurons that are unstable on the box (`qll.bounds.hulls`), which no
+certificate can name: a proof that is kept has none.
 """
 
 from __future__ import annotations
@@ -16,11 +17,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from qll.bounds.blocks import BLOCK, Blocks
 from qll.bounds.bounder import Stop
 from qll.bounds.domain import Single, Subdomain, never_worse
 from qll.bounds.dual import rates_of
 from qll.bounds.graph import GraphBounder
 from qll.bounds.groups import Array
+from qll.bounds.hulls import Hulls
 from qll.bounds.layout import Layout
 from qll.bounds.rounding import Rounding, Sizes, proved
 from qll.bounds.rows import Rows
@@ -43,6 +46,7 @@ class SparseGraphBounder(GraphBounder):
         super().__init__(form, device=device)
         self._below: dict[int, SparseGraphBounder] = {}
         self._read: dict[tuple[int, int], tuple[Any, tuple[Any, Array, Array]]] = {}
+        self._hulls: Hulls | None = None
 
     def below(self, layer: int) -> SparseGraphBounder:
         if layer not in self._below:
@@ -117,8 +121,9 @@ class SparseGraphBounder(GraphBounder):
         from qll.kernels.dual_graph import reached
         from qll.kernels.lanes import WIDTH
 
-        network = self.packed(np.float64)
-        inputs, starts, columns, *_ = network
+        network = self.blocks.below(self.packed(np.float64), k - 1, int(self._ends[k - 1]))
+        own_rows = self.plain
+        starts, columns, *_ = own_rows
         ends = self._ends[:k]
         count = int(ends[-1])
         mid, rad = (sizes.lower + sizes.upper) / 2, (sizes.upper - sizes.lower) / 2
@@ -139,10 +144,31 @@ class SparseGraphBounder(GraphBounder):
             else:
                 alpha = shared
             found[some] = bound_rows(
-                network, ends, mid, rad, low, high, alpha, held, sizes.unit, rows, signs[some],
-                *reached(inputs, starts[: count + 1], columns, alive, split, top),
+                network, ends, mid, rad, low, high, alpha, held, sizes.unit, own_rows, rows,
+                signs[some], reached(network, alive, split, top),
             )[: len(some)]  # fmt: skip
         return proved(found)
+
+    def join(self, low: Array, high: Array, domains: Sequence[Subdomain]) -> int:
+        """Joint hulls from now on for these ``domains``, which have these bounds, and for what they
+        are split into. Returns how many multipliers more each of them has."""
+        first = self.layout.part(0)
+        self._hulls = Hulls.of(self.rows, np.flatnonzero((low[first] < 0) & (high[first] > 0)))
+        for domain in domains:
+            domain.delta = np.zeros(self._hulls.copies, dtype=np.float32)
+            domain.scales = domain.scales[0], 0.0
+        return self._hulls.copies
+
+    def _hulls_of(self, domains: Sequence[Subdomain]) -> Hulls:
+        """Those that the domains have multipliers of."""
+        held = self._hulls
+        if held is None or any(d.delta.size != held.copies for d in domains):
+            return self._none_joined
+        return held
+
+    @cached_property
+    def _none_joined(self) -> Hulls:
+        return Hulls.of(self.rows, np.zeros(0, dtype=np.int64))
 
     def splittable(self, domain: Subdomain) -> NDArray[np.bool_]:
         return np.asarray((domain.low < 0) & (domain.high > 0))
@@ -172,15 +198,21 @@ class SparseGraphBounder(GraphBounder):
     def _kept(self) -> dict[type, tuple[Any, ...]]:
         return {}
 
+    @cached_property
+    def blocks(self) -> Blocks:
+        return Blocks.of(self.rows, [self.layout.part(k) for k in range(self.layout.layers)])
+
     def packed(self, kind: type) -> tuple[Any, ...]:
         if kind not in self._kept:
-            rows = self.rows
-            self._kept[kind] = (
-                rows.inputs, rows.matrix.indptr.astype(np.int64),
-                rows.matrix.indices.astype(np.int64), rows.matrix.data.astype(kind),
-                rows.bias.astype(kind),
-            )  # fmt: skip
+            self._kept[kind] = self.blocks.packed(kind)
         return self._kept[kind]
+
+    @cached_property
+    def plain(self) -> tuple[Any, ...]:
+        """Row by row, in float64."""
+        matrix = self.rows.matrix
+        starts, columns = (each.astype(np.int64) for each in (matrix.indptr, matrix.indices))
+        return starts, columns, matrix.data.astype(np.float64), self.rows.bias
 
     def _objectives(self, domain: Subdomain) -> tuple[Any, Array, Array]:
         """The columns that are read, the objectives over them, and their constants. All domains of
@@ -222,7 +254,7 @@ class SparseGraphBounder(GraphBounder):
         from qll.kernels.simd import LANES
 
         network = self.packed(np.float32)
-        inputs, starts, columns, *_ = network
+        inputs, _members, starts, *_ = network
         spare = [*some, *[some[0]] * (LANES - len(some))]
         most = max(len(d.offset) for d in some)
 
@@ -248,52 +280,72 @@ class SparseGraphBounder(GraphBounder):
         weight = padded([d.weight for d in spare]).astype(np.float32).reshape(-1)
         low, high, sign, alpha, beta = map(lanes, ("low", "high", "sign", "alpha", "beta"))
         alive, split = (v.reshape(-1, LANES).any(axis=1) for v in (high > 0, sign != 0))
-        rows, read = reached(inputs, starts, columns, alive, split, top)
+        blocks, slots, rows, read = reached(network, alive, split, top)
         lines = tuple(np.zeros_like(low) for _ in range(3))
         moving = relax(rows, low, high, sign, alpha, beta, *lines)
-        reads = (top, objective.reshape(-1), offset, rows, read)
+        lines = (*lines, lines[1].copy())
+        hulls = self._hulls_of(some)
+        joint = hulls.packed(np.float32)
+        delta = np.zeros(hulls.copies * LANES, np.float32)
+        if hulls.copies:
+            delta[:] = lanes("delta")
+        room = tuple(
+            np.zeros(n * LANES, np.float32)
+            for n in (hulls.copies, hulls.widest, BLOCK, BLOCK, BLOCK)
+        )
+        alone = read[~hulls.joined[1][read]]
+        reads = (top, objective.reshape(-1), offset, blocks, slots, rows, alone)
         mid, rad = (sizes.lower + sizes.upper) / 2, (sizes.upper - sizes.lower) / 2
         box = (np.repeat(mid.astype(np.float32), LANES), np.repeat(rad.astype(np.float32), LANES))
         coefficient, point = (np.zeros(self.rows.columns * LANES, np.float32) for _ in range(2))
         point[: inputs * LANES] = box[0]
-        work = (coefficient, np.zeros(LANES, np.float32), point, np.zeros_like(low))
-        moments = tuple(np.zeros_like(v) for v in (alpha, beta, weight) for _ in range(2))
-        scale = np.array([d.scales[0] for d in spare], dtype=np.float32)
-        best, kept = np.full(LANES, -np.inf, np.float32), (alpha.copy(), beta.copy(), weight.copy())
+        work = (
+            coefficient, np.zeros(LANES, np.float32), point, np.zeros_like(low),
+            np.zeros(BLOCK * LANES, np.float32),
+        )  # fmt: skip
+        varied = (alpha, beta, weight, delta)
+        moments = tuple(np.zeros_like(v) for v in varied for _ in range(2))
+        scales = np.array([d.scales for d in spare], dtype=np.float32).T.reshape(-1)
+        best = np.full(LANES, -np.inf, np.float32)
+        kept = tuple(v.copy() for v in varied)
         rates = rates_of(some[0].is_fresh)
-        entries = int((starts[rows + 1] - starts[rows]).sum()) + len(rows) + len(read)
+        entries = BLOCK * int((starts[blocks + 1] - starts[blocks]).sum()) + len(rows) + len(read)
+        entries += (1 << BLOCK) * hulls.copies
         piece, taken = max(1, PIECE_PRODUCTS // (2 * LANES * max(entries, 1))), 0
         while True:
             asked_for = min(piece, steps - taken)
             done = ascend(
                 asked_for, taken, np.float32(target),
-                (rates.alpha, rates.beta, rates.weight, rates.decay), network, box, reads, moving,
-                lines, sign, alpha, beta, weight, moments, scale, work, best, *kept,
+                (rates.alpha, rates.beta, rates.weight, rates.delta, rates.decay), network, box,
+                reads, moving, lines, joint, sign, *varied, moments, scales, work, room, best, kept,
             )  # fmt: skip
             taken += int(done)
             if done < asked_for or taken >= steps or stop():
                 break
-        minimise(network, box, reads, lines, sign, *kept, work)
-        self._tell(some, kept, best, scale, work)
+        minimise(network, box, reads, lines, joint, sign, kept, work, room)
+        self._tell(some, kept, best, scales, work)
 
     def _tell(
-        self, some: Sequence[Subdomain], kept: tuple[Single, ...], best: Single, scale: Single,
+        self, some: Sequence[Subdomain], kept: tuple[Single, ...], best: Single, scales: Single,
         work: tuple[Single, ...],
     ) -> None:  # fmt: skip
         """What was found of each domain. A relaxation loses at the minimiser its coefficient times
         how far it is from the ReLU there."""
-        alpha, beta, weight, coefficient, values, rows = (
+        alpha, beta, weight, delta, coefficient, values, rows = (
             v.reshape(-1, len(best))[:, : len(some)] for v in (*kept, work[0], work[2], work[3])
         )
         points, relaxed = np.split(values, [self.rows.inputs])
         scores = coefficient[self.rows.inputs :] * (np.maximum(rows, 0) - relaxed)
-        alphas, betas, starts, lost = (
-            np.ascontiguousarray(v.T) for v in (alpha, beta, points, scores)
+        alphas, betas, deltas, starts, lost = (
+            np.ascontiguousarray(v.T) for v in (alpha, beta, delta, points, scores)
         )
+        units = scales.reshape(2, -1)
         for lane, domain in enumerate(some):
             domain.alpha, domain.beta = alphas[lane], betas[lane]
             domain.weight = weight[: len(domain.offset), lane].copy()
-            domain.bound, domain.scales = float(best[lane]), (float(scale[lane]), 1.0)
+            if deltas.size:
+                domain.delta = deltas[lane]
+            domain.bound, domain.scales = float(best[lane]), (*units[:, lane].tolist(),)
             domain.minimiser, domain.scores = starts[lane], lost[lane]
 
     def evaluate(self, domains: Sequence[Subdomain], sizes: Sizes, *, stop: Stop) -> Array:
@@ -305,9 +357,11 @@ class SparseGraphBounder(GraphBounder):
         for i, d in enumerate(domains):
             if stop():
                 break
+            hulls = self._hulls_of([d])
             found[i] = bound_of(
-                *self.packed(np.float64), self._ends, mid, rad, *self._objectives(d),
-                d.low, d.high, d.sign, d.alpha, d.beta, d.weight, held, d.size, sizes.unit,
+                self.rows.inputs, *self.plain, self._ends, mid, rad, *self._objectives(d),
+                d.low, d.high, d.sign, d.alpha, d.beta, d.weight, d.delta, held, sizes.inputs,
+                d.size, sizes.unit, hulls.packed(np.float64), hulls.joined,
             )  # fmt: skip
         return proved(found)
 
@@ -323,11 +377,15 @@ class _Below(SparseGraphBounder):
         self.layout = Layout.of(whole.form, layer)
         self._whole, self._first = whole, int(whole._ends[layer])
         self._none = np.zeros(self.layout.neurons, dtype=np.float32)
-        self._below = {}
+        self._below, self._hulls = {}, None
 
     @cached_property
     def rows(self) -> Rows:
         return self._whole.rows.below(self._first)
+
+    def packed(self, kind: type) -> tuple[Any, ...]:
+        whole = self._whole
+        return whole.blocks.below(whole.packed(kind), self.layout.layers, self._first)
 
     def output(self, index: int, sign: int) -> tuple[Array, Array]:
         return np.array([[index, sign]], dtype=np.float64), np.zeros(1)

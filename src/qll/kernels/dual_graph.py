@@ -1,8 +1,9 @@
 """The dual bound of any ReLU graph by its non-zeros: an ascent over lanes of domains, and a check.
 
-The mathematics is that of `qll.bounds.dual`, without copies of inputs. Columns are the inputs and
+The mathematics is that of `qll.bounds.dual`. Columns are the inputs and
 then the hidden activations in the network's own order; row i is the pre-activation of neuron i over
-the columns before it, so that one walk down the rows passes coefficients to the inputs, and one
+the columns before it, rows of a layer that read the same columns are a block
+(`qll.bounds.blocks`), so that one walk down the rows passes coefficients to the inputs, and one
 walk up carries the minimiser through the relaxed network. The second gives all gradients: that of
 a row's coefficient is its value there. Time is that of two sparse products a step, for all lanes,
 over those rows alone that the objectives and the splits depend on. Domains may be of many boxes.
@@ -15,6 +16,7 @@ from __future__ import annotations
 import numpy as np
 
 from qll.kernels.cache import compiled
+from qll.kernels.dual_hull import groups_of, minimise_groups, move_copies
 from qll.kernels.simd import (
     LANES,
     absolute,
@@ -31,6 +33,7 @@ from qll.kernels.simd import (
     store,
     to_bits,
 )
+from qll.kernels.tile import tile_dot, tile_fma, tile_load, tile_store, tile_zero
 
 _exact = compiled()
 
@@ -38,23 +41,41 @@ _exact = compiled()
 FIRST, SECOND = np.float32(0.9), np.float32(0.99)
 LEAST_WEIGHT = np.float32(1e-4)
 TINY = np.float32(1e-20)
+BLOCK = 4  # that of `qll.bounds.blocks`, as a number that numba knows
 ZERO, ONE = np.float32(0.0), np.float32(1.0)
 
 
 @compiled()
-def reached(inputs, starts, columns, alive, split, top):  # type: ignore[no-untyped-def]
-    """The rows that the columns ``top`` depend on, with those that are ``split``, in their order,
-    and the inputs that these read. Rows that are neither ``alive`` nor split are not among them."""
-    neurons = starts.shape[0] - 1
-    asked = np.zeros(inputs + neurons, dtype=np.bool_)
+def reached(network, alive, split, top):  # type: ignore[no-untyped-def]
+    """The blocks with rows that the columns ``top`` depend on, or that are ``split``, and of each
+    block these rows, -1 in place of the others; all these rows, and the inputs that they read. Rows
+    that are neither ``alive`` nor split are not among them."""
+    inputs, members, starts, columns, _weights, _bias = network
+    count = starts.shape[0] - 1
+    asked = np.zeros(inputs + alive.shape[0], dtype=np.bool_)
     for t in top:
         asked[t] = True
-    for i in range(neurons - 1, -1, -1):
-        asked[inputs + i] = split[i] or (alive[i] and asked[inputs + i])
-        if asked[inputs + i]:
-            for k in range(starts[i], starts[i + 1]):
+    blocks = np.empty(count, dtype=np.int64)
+    slots = np.full(count * BLOCK, -1, dtype=np.int64)
+    rows = np.empty(alive.shape[0], dtype=np.int64)
+    found, many = count, 0
+    for block in range(count - 1, -1, -1):
+        some = False
+        for t in range(BLOCK):
+            i = members[block * BLOCK + t]
+            if i >= 0 and (split[i] or (alive[i] and asked[inputs + i])):
+                if not some:
+                    some = True
+                    found -= 1
+                    blocks[found] = block
+                slots[found * BLOCK + t] = i
+                rows[many] = i
+                many += 1
+        if some:
+            for k in range(starts[block], starts[block + 1]):
                 asked[columns[k]] = True
-    return np.flatnonzero(asked[inputs:]), np.flatnonzero(asked[:inputs])
+    read = np.flatnonzero(asked[:inputs])
+    return blocks[found:].copy(), slots[found * BLOCK :].copy(), rows[:many].copy(), read
 
 
 @compiled()
@@ -81,13 +102,13 @@ def relax(rows, low, high, sign, alpha, beta, chord, rise, free):  # type: ignor
 
 
 @kernel
-def _down(network, box, asked, lines, sign, alpha, beta, weight, work):  # type: ignore[no-untyped-def]
+def _down(network, box, asked, lines, hulls, sign, alpha, beta, weight, delta, work, room):  # type: ignore[no-untyped-def]
     """Coefficients of all columns, the bounds and their minimisers."""
-    inputs, starts, columns, weights, bias = network
+    inputs, _members, starts, columns, weights, bias = network
     mid, rad = box
-    top, objective, offset, rows, read = asked
-    chord, rise, _free = lines
-    coefficient, value, point, _row = work
+    top, objective, offset, blocks, slots, _rows, read = asked
+    chord, rise, _free, _lift = lines
+    coefficient, value, point, _row, block_rows = work
     zero = broadcast(ZERO)
     coefficient[:] = ZERO
     total = zero
@@ -101,46 +122,63 @@ def _down(network, box, asked, lines, sign, alpha, beta, weight, work):  # type:
             o = top[t] * LANES
             here = load(objective, (m * top.shape[0] + t) * LANES)
             store(coefficient, o, fma(share, here, load(coefficient, o)))
-    for at in range(rows.shape[0] - 1, -1, -1):
-        i = rows[at]
-        n = i * LANES
-        a = load(coefficient, (inputs + i) * LANES)
-        negative = minimum(a, zero)
-        b = (a - negative) * load(alpha, n) + negative * load(chord, n)
-        b = b - load(beta, n) * load(sign, n)
-        bound = fma(negative, load(rise, n), bound)
-        if to_bits(less(zero, absolute(b))) == 0:
+    for at in range(blocks.shape[0] - 1, -1, -1):
+        block = blocks[at]
+        moved = False
+        for t in range(BLOCK):
+            i = slots[at * BLOCK + t]
+            b = zero
+            if i >= 0:
+                n = i * LANES
+                a = load(coefficient, (inputs + i) * LANES)
+                negative = minimum(a, zero)
+                b = (a - negative) * load(alpha, n) + negative * load(chord, n)
+                b = b - load(beta, n) * load(sign, n)
+                bound = fma(negative, load(rise, n), bound)
+                bound = fma(b, broadcast(bias[i]), bound)
+                moved = moved or to_bits(less(zero, absolute(b))) != 0
+            store(block_rows, t * LANES, b)
+        if not moved:
             continue
-        bound = fma(b, broadcast(bias[i]), bound)
-        for k in range(starts[i], starts[i + 1]):
+        tile = tile_load(BLOCK, block_rows, 0)
+        for k in range(starts[block], starts[block + 1]):
             o = columns[k] * LANES
-            store(coefficient, o, fma(broadcast(weights[k]), b, load(coefficient, o)))
+            store(coefficient, o, tile_dot(tile, load(coefficient, o), weights, k * BLOCK))
     for p in read:
         o = p * LANES
         c, m, r = load(coefficient, o), load(mid, o), load(rad, o)
         x = select(less(zero, c), m - r, m + r)
         store(point, o, x)
         bound = fma(c, x, bound)
+    if hulls[1].shape[0] > 1:
+        bound = minimise_groups(inputs, bias, box, lines, hulls, delta, work, room, bound)
     store(value, 0, bound)
 
 
 @kernel
 def _up(network, asked, lines, alpha, work):  # type: ignore[no-untyped-def]
     """Values of the rows and their columns at the minimisers, through the lines that were taken."""
-    inputs, starts, columns, weights, bias = network
-    _top, _objective, _offset, rows, _read = asked
-    chord, rise, _free = lines
-    coefficient, _value, point, row = work
+    inputs, _members, starts, columns, weights, bias = network
+    _top, _objective, _offset, blocks, slots, _rows, _read = asked
+    chord, _rise, _free, lift = lines
+    coefficient, _value, point, row, block_rows = work
     zero = broadcast(ZERO)
-    for i in rows:
-        n, o = i * LANES, (inputs + i) * LANES
-        z = broadcast(bias[i])
-        for k in range(starts[i], starts[i + 1]):
-            z = fma(broadcast(weights[k]), load(point, columns[k] * LANES), z)
-        store(row, n, z)
-        above = less(zero, load(coefficient, o))
-        line = select(above, load(alpha, n) * z, fma(load(chord, n), z, load(rise, n)))
-        store(point, o, line)
+    for at in range(blocks.shape[0]):
+        block = blocks[at]
+        tile = tile_zero(BLOCK)
+        for k in range(starts[block], starts[block + 1]):
+            tile = tile_fma(tile, load(point, columns[k] * LANES), weights, k * BLOCK)
+        tile_store(tile, block_rows, 0)
+        for t in range(BLOCK):
+            i = slots[at * BLOCK + t]
+            if i < 0:
+                continue
+            n, o = i * LANES, (inputs + i) * LANES
+            z = load(block_rows, t * LANES) + broadcast(bias[i])
+            store(row, n, z)
+            above = less(zero, load(coefficient, o))
+            line = select(above, load(alpha, n) * z, fma(load(chord, n), z, load(lift, n)))
+            store(point, o, line)
 
 
 @kernel
@@ -156,21 +194,24 @@ def _adam(first, second, o, g, first_fix, second_fix):  # type: ignore[no-untype
 
 @kernel
 def ascend(  # type: ignore[no-untyped-def]
-    steps, taken, target, rates, network, box, asked, moving, lines, sign, alpha, beta, weight,
-    moments, scale, work, best, best_alpha, best_beta, best_weight,
+    steps, taken, target, rates, network, box, asked, moving, lines, hulls, sign,
+    alpha, beta, weight, delta, moments, scales, work, room, best, kept,
 ):  # fmt: skip
     """Up to ``steps`` steps of Adam after ``taken`` ones: the best bounds go to ``best``, with what
-    belongs to them. ``scale`` is the unit of beta; where it is 0 it is measured and written.
-    Returns how many were taken: fewer if every lane has reached ``target``."""
-    inputs, _starts, _columns, _weights, _bias = network
-    top, objective, offset, rows, _read = asked
-    _chord, _rise, free = lines
-    coefficient, value, point, row = work
+    belongs to them to ``kept``. ``scales`` are the units of beta and delta; where one is 0 it is
+    measured and written. Returns how many were taken: fewer if every lane has reached ``target``.
+    """
+    inputs, _members, _starts, _columns, _weights, _bias = network
+    top, objective, offset, _blocks, _slots, rows, _read = asked
+    _chord, _rise, free, _lift = lines
+    coefficient, value, point, row, _block_rows = work
     count = weight.shape[0] // LANES
     zero, one = broadcast(ZERO), broadcast(ONE)
-    alpha_first, alpha_second, beta_first, beta_second, weight_first, weight_second = moments
+    alpha_first, alpha_second, beta_first, beta_second, weight_first, weight_second = moments[:6]
+    delta_first, delta_second = moments[6:]
+    best_alpha, best_beta, best_weight, best_delta = kept
     for step in range(steps + 1):
-        _down(network, box, asked, lines, sign, alpha, beta, weight, work)
+        _down(network, box, asked, lines, hulls, sign, alpha, beta, weight, delta, work, room)
         bound, old = load(value, 0), load(best, 0)
         better = less(old, bound)
         if to_bits(better) != 0:
@@ -181,25 +222,35 @@ def ascend(  # type: ignore[no-untyped-def]
                 store(best_beta, n, select(better, load(beta, n), load(best_beta, n)))
             for m in range(0, count * LANES, LANES):
                 store(best_weight, m, select(better, load(weight, m), load(best_weight, m)))
+            for c in range(0, delta.shape[0], LANES):
+                store(best_delta, c, select(better, load(delta, c), load(best_delta, c)))
         open_ = less_equal(bound, broadcast(target))
         if step == steps or to_bits(open_) == 0:
             return step
         speed = select(open_, one, zero)
-        if to_bits(less_equal(load(scale, 0), zero)) != 0:
+        if to_bits(less_equal(minimum(load(scales, 0), load(scales, LANES)), zero)) != 0:
             size = zero
             for i in rows:
                 size = size + absolute(load(coefficient, (inputs + i) * LANES))
             size = size / broadcast(np.float32(rows.shape[0])) + broadcast(np.float32(1e-30))
-            known = load(scale, 0)
-            store(scale, 0, select(less_equal(known, zero), size, known))
+            known = load(scales, 0)
+            store(scales, 0, select(less_equal(known, zero), size, known))
+            size = zero
+            for p in range(inputs):
+                size = size + absolute(load(coefficient, p * LANES))
+            size = size / broadcast(np.float32(inputs)) + broadcast(np.float32(1e-30))
+            known = load(scales, LANES)
+            store(scales, LANES, select(less_equal(known, zero), size, known))
         _up(network, asked, lines, alpha, work)
         number = taken + step
-        decay = np.float32(rates[3] ** number)
-        first_fix = broadcast(np.float32(1.0 / (1.0 - np.float64(FIRST) ** (number + 1))))
-        second_fix = broadcast(np.float32(1.0 / (1.0 - np.float64(SECOND) ** (number + 1))))
+        decay = np.float32(rates[4] ** number)
+        fix1 = np.float32(1.0 / (1.0 - np.float64(FIRST) ** (number + 1)))
+        fix2 = np.float32(1.0 / (1.0 - np.float64(SECOND) ** (number + 1)))
+        first_fix, second_fix = broadcast(fix1), broadcast(fix2)
         alpha_rate = speed * broadcast(np.float32(rates[0]) * decay)
-        beta_rate = speed * broadcast(np.float32(rates[1]) * decay) * load(scale, 0)
+        beta_rate = speed * broadcast(np.float32(rates[1]) * decay) * load(scales, 0)
         weight_rate = speed * broadcast(np.float32(rates[2]) * decay)
+        delta_rate = speed * broadcast(np.float32(rates[3]) * decay) * load(scales, LANES)
         for i in moving:
             n = i * LANES
             f, s, z = load(free, n), load(sign, n), load(row, n)
@@ -211,6 +262,7 @@ def ascend(  # type: ignore[no-untyped-def]
                 move = _adam(beta_first, beta_second, n, zero - s * z, first_fix, second_fix)
                 moved = load(beta, n) + beta_rate * absolute(s) * move
                 store(beta, n, maximum(moved, zero))
+        move_copies(hulls, delta, delta_first, delta_second, room[0], delta_rate, fix1, fix2)
         if count > 1:
             for m in range(count):
                 g = load(offset, m * LANES)
@@ -225,21 +277,25 @@ def ascend(  # type: ignore[no-untyped-def]
 
 
 @kernel
-def minimise(network, box, asked, lines, sign, alpha, beta, weight, work):  # type: ignore[no-untyped-def]
+def minimise(network, box, asked, lines, hulls, sign, kept, work, room):  # type: ignore[no-untyped-def]
     """Coefficients of given multipliers, and all values at the minimisers, in ``work``."""
-    _down(network, box, asked, lines, sign, alpha, beta, weight, work)
+    alpha, beta, weight, delta = kept
+    _down(network, box, asked, lines, hulls, sign, alpha, beta, weight, delta, work, room)
     _up(network, asked, lines, alpha, work)
 
 
 @_exact
 def bound_of(  # type: ignore[no-untyped-def]
     inputs, starts, columns, weights, bias, ends, mid, rad, top, objective, offset,
-    low, high, sign, alpha, beta, weight, sizes, objective_sizes, unit,
+    low, high, sign, alpha, beta, weight, delta, sizes, reach, objective_sizes, unit, hulls, joined,
 ):  # fmt: skip
     """The bound of one domain in float64, less what rounding may have added: the number that the
     engine believes. Multipliers are projected to the allowed ones. As in `qll.kernels.dual_check`,
     sums are short, one for each layer (``ends`` are where they end), and ``size`` collects what the
-    error is measured in (`qll.bounds.rounding`)."""
+    error is measured in (`qll.bounds.rounding`). ``joined`` says which neurons and which inputs
+    are those of the ``hulls``."""
+    joined_neurons, joined_inputs = joined
+    free, chords = np.zeros(bias.shape[0]), np.zeros(bias.shape[0])
     total = 0.0
     for m in range(weight.shape[0]):
         total += max(np.float64(weight[m]), 1e-4)
@@ -271,9 +327,14 @@ def bound_of(  # type: ignore[no-untyped-def]
                 b -= split * sign[i]
                 size += split * sizes[i]
             size += abs(b) * sizes[i]
+            chords[i] = chord
             if a < 0.0 and unstable:
                 size -= a * above
-                here += a * rise
+                if joined_neurons[i]:
+                    free[i] = a  # settled by group below
+                    size -= 2.0 * a * sizes[i]
+                else:
+                    here += a * rise
             here += b * bias[i]
             if b != 0.0:
                 for k in range(starts[i], starts[i + 1]):
@@ -281,5 +342,14 @@ def bound_of(  # type: ignore[no-untyped-def]
         value += here
     here = 0.0
     for p in range(inputs):
-        here += coefficient[p] * mid[p] - abs(coefficient[p]) * rad[p]
+        if not joined_inputs[p]:
+            here += coefficient[p] * mid[p] - abs(coefficient[p]) * rad[p]
+    if hulls[1].shape[0] > 1:
+        neurons, firsts, inputs_of, own, share, home = hulls
+        found, more = groups_of(
+            neurons, firsts, inputs_of, own, share, home, bias, mid, rad, reach, delta,
+            coefficient, free, chords,
+        )  # fmt: skip
+        value += found
+        size += more
     return value + here - unit * size

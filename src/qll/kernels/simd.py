@@ -31,6 +31,7 @@ integer)::
     tile_load(height, array, offset)           height vectors that lie one after the other
     tile_fma(tile, vector, array, offset)      tile[t] += vector * array[offset + t]
     tile_fma_part(tile, first, count, vector, array, offset)   that for some of its rows
+    tile_dot(tile, vector, array, offset)      vector + sum over t of tile[t] * array[offset + t]
     tile_store(tile, array, offset)
     tile_relu(tile)                            NaN stays NaN
     tile_gate(tile, array, offset)             0 where the vector at array is not positive

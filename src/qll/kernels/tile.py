@@ -117,6 +117,23 @@ def tile_fma_part(
 
 
 @intrinsic
+def tile_dot(typingctx: Any, tile: Any, vector: Any, array: Any, offset: Any) -> Any:
+    if not isinstance(tile, TileType) or not is_floats(array):
+        return None
+
+    def code(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        first = address_of(context, builder, sig.args[2], args[2], args[3])
+        found = args[1]
+        for t in range(tile.height):
+            weight = splat(builder, builder.load(builder.gep(first, [_index(t)])))
+            row = builder.extract_value(args[0], t)
+            found = call_intrinsic(builder, "llvm.fmuladd", weight, row, found)
+        return found
+
+    return vector(tile, vector, array, types.intp), code
+
+
+@intrinsic
 def tile_store(typingctx: Any, tile: Any, array: Any, offset: Any) -> Any:
     if not isinstance(tile, TileType) or not is_floats(array):
         return None

@@ -32,6 +32,8 @@ NARROW = 4
 # Linear programmes may take this share of the time, and this many seconds at once.
 CLIMB_SHARE = 0.25
 CLIMB_START = 0.15
+# After a search that took longer, of a network too large for programmes, there are none.
+CLIMB_MOST = 1.0
 # All searches for a violation between splits may take these.
 HUNT_SHARE = 0.2
 HUNT_START = 0.5
@@ -91,6 +93,7 @@ class NeuronProver:
                 search=search, keeps=self.keeps, known=known,
             )  # fmt: skip
             run.most_nodes, run.most_short, run.turn = most_nodes, most_short, self.turn
+            run.joins = not depth_first.fits(self.bounder.form)
             try:
                 return run.execute()
             except OutOfTime:  # within a step; what is known stays known
@@ -258,10 +261,12 @@ class Run(Root):
                 programmes
                 and (len(leaves) > 1 or rounds > 0)
                 and self.climbing < CLIMB_SHARE * (now - self.began) + CLIMB_START
+                and self.longest_climb < CLIMB_MOST
             )
             found = self.search(points, leaves, climb)
             if climb:
                 self.climbing += clock.now() - now
+                self.longest_climb = max(self.longest_climb, clock.now() - now)
             if found is not None:
                 self.outcome.candidate = found
                 return True

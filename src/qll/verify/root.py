@@ -46,6 +46,8 @@ GAIN = 0.04
 class Root(ABC):
     """The state of one proof, and its part before any split."""
 
+    joins = True  # joint hulls that no certificate can name
+
     def __init__(
         self,
         bounder: Bounder,
@@ -68,7 +70,7 @@ class Root(ABC):
         self.deadline = deadline
         self.search = search
         self.began = clock.now()
-        self.climbing = 0.0  # seconds in linear programmes
+        self.climbing = self.longest_climb = 0.0  # seconds in linear programmes
         self.most_nodes = np.inf
         self.most_short = np.inf
         if known is None or keeps:
@@ -103,6 +105,10 @@ class Root(ABC):
         copies = 0 if bounder.groups is None else bounder.groups.copies
         each = 29 * len(self.low) + 4 * query.lower.size + 4 * copies
         self.each = each
+        self.allow(each)
+
+    def allow(self, each: int) -> None:
+        """How many domains of so many bytes may be kept."""
         self.most_proof = MOST_PROOF_BYTES // each
         self.most_kept = max(64, min(MOST_BYTES, MOST_SHARE * limits.memory_limit()) // each)
 
@@ -141,7 +147,8 @@ class Root(ABC):
         self.known.extend(obligations(self.query.search.tree))
         nodes = self.refute([self.node_of(i) for i in range(len(self.known))], self.effort.quick)
         if nodes and self.bounder.start is Start.CROWN:
-            nodes = self.refute(self.tighten_in_rounds(nodes), self.effort.root)
+            nodes = self.joined(self.tighten_in_rounds(nodes))
+            nodes = self.refute(nodes, self.effort.root)
         elif nodes:
             self.tighten_root(self.effort.tighten)
             nodes = self.refute(self.informed(nodes), self.effort.root)
@@ -199,7 +206,7 @@ class Root(ABC):
             first = min(obligation.waiting, key=lambda part: len(part.parts))
             parts = [each.obligation for each in fresh]
             self.proof.cases[node.obligation] = (obligation.waiting.index(first), parts)
-            stack.extend(self.refute(fresh, self.effort.root))
+            stack.extend(self.refute(self.joined(fresh), self.effort.root))
             if self.out_of_time():
                 return done + stack
         return done
@@ -209,6 +216,13 @@ class Root(ABC):
         for node in nodes:
             node.domain.low, node.domain.high = self.low, self.high
             node.domain.size = self.objective_sizes[list(self.known[node.obligation].leaves)]
+        return nodes
+
+    def joined(self, nodes: list[Subproblem]) -> list[Subproblem]:
+        """Obligations at the root, with joint hulls where a proof may have them."""
+        if nodes and self.joins and not self.keeps:
+            more = self.bounder.join(self.low, self.high, [node.domain for node in nodes])
+            self.allow(self.each + 4 * more)
         return nodes
 
     def tighten_in_rounds(self, nodes: list[Subproblem]) -> list[Subproblem]:

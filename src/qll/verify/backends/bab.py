@@ -69,9 +69,10 @@ CLIMB_SECONDS = 0.3
 WALK_SECONDS = 0.5
 # Queries of one network that are worth the kernels of sparse graphs.
 MANY_QUERIES = 4
-# Joint hulls are worth steps over dense matrices of this many times the network's non-zeros: on
-# oval21 with 6 times as many (three layers) they win, with 17 times (five layers) they lose.
-DENSE = 10
+# Joint hulls that a certificate can name are worth steps over dense matrices of this many times the
+# network's non-zeros: on oval21 with 6 times as many (three layers) they win, with 17 times (five
+# layers) they lose. Where none is asked for, hulls by non-zeros are better from this many times on.
+DENSE, DENSE_UNKEPT = 10, 3
 # Of many whole inputs boxes alone close few: neurons are split early.
 MANY_ALONE = 0.02
 
@@ -151,7 +152,7 @@ class BranchAndBound(Backend):
             if found.verdicts[i] is None:
                 # A checker reads the whole network: it could not follow a proof of a part.
                 asked = query if small is None else small.query
-                prover = provers[keys[i]] if whole else choose_prover(asked)
+                prover = provers[keys[i]] if whole else choose_prover(asked, kept=False)
                 prover.keeps = prover.keeps and budget.proofs
                 prover.prepare()
                 with found.paid_by([i], "root") as work:
@@ -373,10 +374,10 @@ def splits_neurons(query: Query) -> bool:
     return not splits_boxes(query) and is_plain(query) and SparseGraphBounder.fits(query.form)
 
 
-def choose_prover(query: Query) -> Prover:
+def choose_prover(query: Query, *, kept: bool = True) -> Prover:
     """Boxes for few inputs; compiled lanes, with joint hulls for chains whose matrices they can
     hold and are not nearly empty, by the non-zeros of any other ReLU graph; the torch reference for
-    everything else."""
+    everything else. ``kept`` is a proof that may be written down."""
     form = query.form
     if splits_boxes(query):
         many = int((query.upper > query.lower).sum()) > FEW_INPUTS
@@ -384,7 +385,8 @@ def choose_prover(query: Query) -> Prover:
     if query.ball is not None:
         return RoundProver(form)
     if available() and ChainBounder.fits(form) and query.search.inputs is None:
-        dense = Chain.dense_entries(form) <= DENSE * nonzeros(form)
+        most = DENSE if kept else DENSE_UNKEPT
+        dense = Chain.dense_entries(form) <= most * nonzeros(form)
         if dense or not SparseGraphBounder.fits(form):
             return NeuronProver(ChainBounder(form))
     if SparseGraphBounder.fits(form):
