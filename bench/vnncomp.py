@@ -2,7 +2,7 @@
 
     python bench/vnncomp.py DIR [--sets NAME ...] [--timeout-scale S] [--jobs N] [--json OUT]
                             [--validator DIR] [--journal FILE] [--minutes M] [--quick]
-                            [--decided] [--every N] [--cpu SECONDS]
+                            [--decided] [--every N] [--cpu SECONDS] [--in-process]
 
 DIR has a folder for each set, or is one: `instances.csv` with `network, property, timeout` and, if
 a first line names them, `verdict` and the answers of other tools; files may be compressed by gzip.
@@ -14,6 +14,9 @@ exactly. Their seconds are from their machines.
 --decided leaves out what no tool decided, --every N takes the first of every N instances of what is
 left of a set. On a machine that others use too, --cpu gives every instance so many CPU seconds of
 the engine instead of its time-out (one region a file).
+
+--in-process reads and decides all of them in this process, one after the other: their time-outs are
+CPU seconds then, start-up and compiling are not counted, witnesses are not given to the script.
 
 With --journal every finished instance is a line of FILE, and the same command goes on where it was
 stopped; --minutes starts no instance after that many. The tables are of all that is there, as rows
@@ -107,6 +110,32 @@ def run(
         "witness": witness,
         "error": (error.strip().splitlines() or [""])[0][:200] if answer == "error" else "",
     }
+
+
+def run_here(
+    folder: Path, row: dict[str, str], scale: float, cpu_seconds: float | None = None
+) -> dict[str, Any]:
+    """In this process, by CPU time."""
+    from qll.exchange.files import read
+    from qll.networks import load
+    from qll.verify import clock
+    from qll.verify.documents import decide
+
+    seconds = max(1.0, float(row["timeout"]) * scale) if cpu_seconds is None else cpu_seconds
+    begun, error = time.monotonic(), ""
+    with clock.counting("cpu"):
+        start = clock.now()
+        try:
+            network = load(str(file_of(folder, row["network"])))
+            found = decide(read(str(file_of(folder, row["property"]))), network, seconds=seconds)
+            answer = str(found.answer)
+        except Exception as raised:  # the others are asked all the same
+            answer, error = "error", f"{type(raised).__name__}: {raised}"[:200]
+        cpu = clock.now() - start
+    return {
+        "set": folder.name, **row, "answer": answer, "seconds": time.monotonic() - begun,
+        "cpu": cpu, "witness": "not validated" if answer == "sat" else "", "error": error,
+    }  # fmt: skip
 
 
 _running: set[int] = set()  # groups of processes, to be ended if this one is
@@ -396,6 +425,7 @@ def main() -> None:
     parser.add_argument("--decided", action="store_true", help="what some tool decided")
     parser.add_argument("--every", type=int, default=1, help="the first of every so many")
     parser.add_argument("--cpu", type=float, help="CPU seconds for each, whatever its time-out")
+    parser.add_argument("--in-process", action="store_true", help="all in this one, by CPU time")
     arguments = parser.parse_args()
     if arguments.validator is not None:
         _script(arguments.validator)  # fails at once, not at the first witness
@@ -413,9 +443,16 @@ def main() -> None:
     def work(job: tuple[Path, dict[str, str]]) -> dict[str, Any] | None:
         if time.monotonic() > end:
             return None
+        if arguments.in_process:
+            return run_here(*job, arguments.timeout_scale, arguments.cpu)
         return run(*job, arguments.timeout_scale, arguments.validator, arguments.cpu)
 
-    if jobs:
+    if arguments.in_process:
+        from qll.verify.backend import BACKENDS
+
+        arguments.jobs = 1
+        BACKENDS["bab"]().prepare()
+    elif jobs:
         finish([sys.executable, "-c", PREPARE], PREPARE_SECONDS)
     begun = time.monotonic()
     # Threads: each only waits for its process.

@@ -130,6 +130,11 @@ def test_a_folder_from_end_to_end_and_again(
     rows = json.loads((tmp_path / "out.json").read_text())["rows"]
     assert {r["answer"] for r in rows} == {"sat", "unsat"}
     assert all(r["cpu"] > 0 for r in rows)
+    run(monkeypatch, folder, "--in-process", "--json", tmp_path / "here.json")
+    here = json.loads((tmp_path / "here.json").read_text())["rows"]
+    answers = [{r["property"]: r["answer"] for r in some} for some in (here, rows)]
+    assert answers[0] == answers[1]
+    assert "| some | 2 | 2 | 0 | 0 | 1, 0 |" in capsys.readouterr().out
     monkeypatch.setattr(vnncomp, "run", None)  # nothing is run again
     run(monkeypatch, folder.parent, "--sets", "some", *options)
     again = capsys.readouterr().out
