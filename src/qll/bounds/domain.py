@@ -39,6 +39,7 @@ class Subdomain:
     bound: float = -np.inf
     minimiser: Single | None = None  # (inputs,) of the relaxed problem
     scores: Single | None = None  # (neurons,) branching scores: what each relaxation loses there
+    pull: Single | None = None  # (neurons,) coefficients of the activations, for these multipliers
 
     @property
     def is_empty(self) -> bool:
@@ -49,8 +50,14 @@ class Subdomain:
         """Whether its multipliers were never ascended, nor inherited."""
         return self.scales == (0.0, 0.0)
 
+    @property
+    def is_split(self) -> bool:
+        return bool(self.sign.any())
+
     def side(self, split: NeuronSplit, *, above: bool) -> Subdomain:
-        """One part of the split domain, with the multipliers of the whole."""
+        """One part of the split domain, with the multipliers of the whole, and for the split one
+        with which the bound is no worse there: on a side where a ReLU is linear its lower line
+        ``A alpha z`` is that of ``A z - A (1 - alpha) z``, or of ``0 + A alpha z``."""
         at, neuron = split.at, split.neuron
         low, high, sign, point = self.low, self.high, self.sign.copy(), self.point
         sign[neuron] = 1 if above else -1
@@ -63,15 +70,20 @@ class Subdomain:
         else:
             high = high.copy()
             high[neuron] = min(high[neuron], at)
-        return replace(self, low=low, high=high, sign=sign, point=point)
+        beta = self.beta
+        if self.pull is not None and self.point is None:
+            alpha = min(max(float(self.alpha[neuron]), 0.0), 1.0)
+            beta = beta.copy()
+            beta[neuron] = max(float(self.pull[neuron]), 0.0) * (1.0 - alpha if above else alpha)
+        return replace(self, low=low, high=high, sign=sign, point=point, beta=beta)
 
 
 @contextmanager
 def never_worse(domains: Sequence[Subdomain]) -> Iterator[None]:
     """Adam is not monotone: a domain that an ascent leaves below where it began keeps its
     multipliers."""
-    before = [(d.bound, d.alpha, d.beta, d.weight, d.delta) for d in domains]
+    before = [(d.bound, d.alpha, d.beta, d.weight, d.delta, d.pull) for d in domains]
     yield
     for domain, old in zip(domains, before, strict=True):
         if domain.bound < old[0]:
-            domain.bound, domain.alpha, domain.beta, domain.weight, domain.delta = old
+            domain.bound, domain.alpha, domain.beta, domain.weight, domain.delta, domain.pull = old

@@ -181,7 +181,12 @@ class GraphBounder:
     ) -> None:
         batch, multipliers = self._batch(some, sizes)
         bound, best = self.crown.ascend(
-            batch, multipliers, steps, rates=rates_of(some[0].is_fresh), target=target, stop=stop
+            batch,
+            multipliers,
+            steps,
+            rates=rates_of(fresh=some[0].is_fresh),
+            target=target,
+            stop=stop,
         )
         with torch.no_grad():
             coefficients, _ = self.crown.coefficients(batch, best)

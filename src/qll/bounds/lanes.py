@@ -135,14 +135,17 @@ class DualLanes:
         alphas, betas, deltas = (
             np.ascontiguousarray(v[:, :count].T) for v in (values[0], values[1], values[3])
         )
-        points, lost = (np.ascontiguousarray(v[:, :count].T) for v in (minimiser, scores))
+        pull = self.scratch.coefficient.reshape(-1, self.lanes)
+        points, lost, pulls = (
+            np.ascontiguousarray(v[:, :count].T) for v in (minimiser, scores, pull)
+        )
         for lane, domain in enumerate(domains):
             domain.alpha, domain.beta = alphas[lane], betas[lane]
             domain.weight = values[2][: len(domain.offset), lane].copy()
             domain.delta = deltas[lane][: domain.delta.size]
             domain.bound = float(self.bound[lane])
             domain.scales = (float(self.scales[lane]), float(self.scales[self.lanes + lane]))
-            domain.minimiser, domain.scores = points[lane], lost[lane]
+            domain.minimiser, domain.scores, domain.pull = points[lane], lost[lane], pulls[lane]
         return taken
 
 
@@ -270,7 +273,7 @@ class ChainBounder:
         return replace(
             domain, low=low, high=high, objective=objective, offset=np.zeros(1), size=size,
             beta=np.zeros_like(domain.beta), weight=np.ones(1, dtype=np.float32),
-            delta=np.zeros_like(domain.delta), scales=(0.0, 0.0), bound=-np.inf,
+            delta=np.zeros_like(domain.delta), scales=(0.0, 0.0), bound=-np.inf, pull=None,
         )  # fmt: skip
 
     def join(self, low: Array, high: Array, domains: Sequence[Subdomain]) -> int:
@@ -303,7 +306,7 @@ class ChainBounder:
                 if stop():
                     break
                 some = domains[start : start + self.batch]
-                rates = rates_of(some[0].is_fresh)
+                rates = rates_of(fresh=some[0].is_fresh, split=some[0].is_split)
                 buffer.run(some, box, steps, rates=rates, hull=True, target=target, stop=stop)
 
     def evaluate(self, domains: Sequence[Subdomain], sizes: Sizes, *, stop: Stop) -> Array:

@@ -308,7 +308,7 @@ class SparseGraphBounder(GraphBounder):
         scales = np.array([d.scales for d in spare], dtype=np.float32).T.reshape(-1)
         best = np.full(LANES, -np.inf, np.float32)
         kept = tuple(v.copy() for v in varied)
-        rates = rates_of(some[0].is_fresh)
+        rates = rates_of(fresh=some[0].is_fresh)
         entries = BLOCK * int((starts[blocks + 1] - starts[blocks]).sum()) + len(rows) + len(read)
         entries += (1 << BLOCK) * hulls.copies
         piece, taken = max(1, PIECE_PRODUCTS // (2 * LANES * max(entries, 1))), 0
@@ -335,9 +335,10 @@ class SparseGraphBounder(GraphBounder):
             v.reshape(-1, len(best))[:, : len(some)] for v in (*kept, work[0], work[2], work[3])
         )
         points, relaxed = np.split(values, [self.rows.inputs])
-        scores = coefficient[self.rows.inputs :] * (np.maximum(rows, 0) - relaxed)
-        alphas, betas, deltas, starts, lost = (
-            np.ascontiguousarray(v.T) for v in (alpha, beta, delta, points, scores)
+        pull = coefficient[self.rows.inputs :]
+        scores = pull * (np.maximum(rows, 0) - relaxed)
+        alphas, betas, deltas, starts, lost, pulls = (
+            np.ascontiguousarray(v.T) for v in (alpha, beta, delta, points, scores, pull)
         )
         units = scales.reshape(2, -1)
         for lane, domain in enumerate(some):
@@ -347,6 +348,7 @@ class SparseGraphBounder(GraphBounder):
                 domain.delta = deltas[lane]
             domain.bound, domain.scales = float(best[lane]), (*units[:, lane].tolist(),)
             domain.minimiser, domain.scores = starts[lane], lost[lane]
+            domain.pull = pulls[lane]
 
     def evaluate(self, domains: Sequence[Subdomain], sizes: Sizes, *, stop: Stop) -> Array:
         from qll.kernels.dual_graph import bound_of
@@ -419,7 +421,8 @@ class _Below(SparseGraphBounder):
     def _tell(self, some: Sequence[Subdomain], *found: Any) -> None:
         super()._tell(some, *found)
         for domain in some:
-            domain.beta, domain.minimiser, domain.scores = self._none, None, None
+            domain.beta, domain.minimiser = self._none, None
+            domain.scores = domain.pull = None
 
     def _targets(self, domains: Sequence[Subdomain]) -> Any:
         return self._first + np.array([int(d.objective[0, 0]) for d in domains])

@@ -101,9 +101,9 @@ class Root(ABC):
         ].max(initial=1.0)
         self.scale = float(np.max(magnitude * reach + np.abs(self.offsets), initial=1.0))
         self.margin = MARGIN * self.scale
-        # low, high, sign, alpha, beta and scores; the minimiser; delta
+        # low, high, sign, alpha, beta, scores and pull; the minimiser; delta
         copies = 0 if bounder.groups is None else bounder.groups.copies
-        each = 29 * len(self.low) + 4 * query.lower.size + 4 * copies
+        each = 33 * len(self.low) + 4 * query.lower.size + 4 * copies
         self.each = each
         self.allow(each)
 
