@@ -13,6 +13,7 @@ from torch import nn
 from verify_cases import FormNetwork, random_network, sizes_of, worst_value
 
 from qll.bounds.graph import GraphBounder
+from qll.bounds.lanes import ChainBounder
 from qll.bounds.sparse_graph import SparseGraphBounder
 from qll.exchange.files import read
 from qll.formula.hard import affine
@@ -150,6 +151,32 @@ def test_bounds_with_joint_hulls_hold() -> None:
         assert max(found, anything) <= least + scale, seed
         tight += found >= least - 1e-3 * (1.0 + abs(least))
     assert tight > 20
+
+
+@pytest.mark.parametrize("bounds", [ChainBounder, SparseGraphBounder])
+def test_a_split_begins_with_a_bound_no_worse(
+    bounds: type[ChainBounder] | type[SparseGraphBounder],
+) -> None:
+    better = 0
+    for seed in range(25):
+        rng = np.random.default_rng(seed)
+        form = random_network(rng).relu_form
+        lower = rng.standard_normal(form.input_size) - 1.0
+        sizes = sizes_of(form, lower, lower + 2.0)
+        bounder = bounds(form)
+        low, high = bounder.interval(sizes, never)
+        outputs, constant = rng.standard_normal((2, 3)), rng.standard_normal(2)
+        size = sizes.objectives(outputs, constant)
+        domain = bounder.domain(low, high, *bounder.objectives(outputs, constant), size)
+        bounder.ascend([domain], sizes, 60, stop=never)
+        (whole,) = bounder.evaluate([domain], sizes, stop=never)
+        for neuron in np.flatnonzero(bounder.splittable(domain)):
+            split = bounder.split(domain, int(neuron))
+            parts = [domain.side(split, above=above) for above in (True, False)]
+            found = bounder.evaluate(parts, sizes, stop=never)
+            assert (found >= whole - 1e-5 * (1.0 + abs(whole))).all(), (seed, neuron)
+            better += bool((found > whole + 1e-3).any())
+    assert better > 10
 
 
 def test_bounds_of_hidden_neurons_hold() -> None:
