@@ -55,9 +55,9 @@ class Subdomain:
         return bool(self.sign.any())
 
     def side(self, split: NeuronSplit, *, above: bool) -> Subdomain:
-        """One part of the split domain, with the multipliers of the whole, and for the split one
-        with which the bound is no worse there: on a side where a ReLU is linear its lower line
-        ``A alpha z`` is that of ``A z - A (1 - alpha) z``, or of ``0 + A alpha z``."""
+        """One part of the split domain, with the multipliers of the whole. Where the lower line of a
+        ReLU counts (a coefficient A > 0) that of the split gives the same bound to begin with:
+        ``A alpha z`` is ``A z - A (1 - alpha) z``, or ``0 + A alpha z``."""
         at, neuron = split.at, split.neuron
         low, high, sign, point = self.low, self.high, self.sign.copy(), self.point
         sign[neuron] = 1 if above else -1
