@@ -55,7 +55,7 @@ class Subdomain:
         return bool(self.sign.any())
 
     def side(self, split: NeuronSplit, *, above: bool) -> Subdomain:
-        """One part of the split domain, with the multipliers of the whole. Where the lower line of a
+        """One part of the split domain, with the multipliers of the whole. Where a lower line of a
         ReLU counts (a coefficient A > 0) that of the split gives the same bound to begin with:
         ``A alpha z`` is ``A z - A (1 - alpha) z``, or ``0 + A alpha z``."""
         at, neuron = split.at, split.neuron
