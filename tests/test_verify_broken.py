@@ -46,7 +46,7 @@ def test_names_constants_and_combinations() -> None:
         'y["cat"] exceeds y["dog"] - 0.25 by 1'
     )
     assert said(named + 'y["cat"] + y["dog"] + y["cow"] <= 0.5\n', MODULE) == (
-        '1*y["cat"] + 1*y["dog"] + 1*y["cow"] + -0.5 is 0.25, and should not be above 0'
+        'y["cat"] + y["dog"] + y["cow"] - 0.5 is 0.25, and should not be above 0'
     )
 
 

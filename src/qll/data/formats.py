@@ -52,7 +52,7 @@ def read_data(
             where=str(path),
             expected="data: " + ", ".join(FORMATS[name].title for name in FORMATS),
             found="nothing there",
-            fix="check the path given to --data",
+            fix="check the path; a relative one begins in the folder where you are",
         )
     for name in FORMATS:
         form = FORMATS[name]

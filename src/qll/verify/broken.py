@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -78,5 +78,15 @@ def _said(leaf: Affine, value: float, name: Callable[[Slot], str]) -> str:
         if ups and downs and constant:
             right += f" {'-' if constant > 0 else '+'} {abs(constant):g}"
         return f"{left} exceeds {right} by {value:.3g}" if value > 0 else f"{left} equals {right}"
-    parts = [f"{c:.3g}*{name}" for name, c in terms] + ([f"{constant:.3g}"] if constant else [])
-    return f"{' + '.join(parts)} is {value:.3g}, and should not be above 0"
+    return f"{_sum(terms, constant)} is {value:.3g}, and should not be above 0"
+
+
+def _sum(terms: Sequence[tuple[str, float]], constant: float) -> str:
+    """
+    >>> _sum([("y[0]", 1.0), ("y[1]", -1.0), ("y[2]", 2.5)], -0.5)
+    'y[0] - y[1] + 2.5*y[2] - 0.5'
+    """
+    parts = [(c, name if abs(c) == 1 else f"{abs(c):.3g}*{name}") for name, c in terms]
+    parts += [(constant, f"{abs(constant):.3g}")] if constant else []
+    said = "".join(f" {'-' if c < 0 else '+'} {text}" for c, text in parts)
+    return said.removeprefix(" + ") if not said.startswith(" - ") else f"-{said[3:]}"
