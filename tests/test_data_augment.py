@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import colorsys
+import itertools
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from PIL import Image, ImageEnhance
 from qll.data.augment import (
     ColourJitter,
     Rotation,
+    Views,
     change_brightness,
     change_contrast,
     change_saturation,
@@ -127,3 +129,34 @@ def test_jitter_is_seeded_stays_in_range_and_spares_its_input(photographs: torch
     assert jitter(photographs[:0], generator()).shape == (0, 3, 28, 28)
     still = ColourJitter(brightness=0, contrast=0, saturation=0, hue=0)
     torch.testing.assert_close(still(photographs, generator()), photographs, atol=1e-6, rtol=0)
+
+
+def test_views_are_mirrored_moved_and_recoloured() -> None:
+    images = torch.rand(400, 3, 6, 5, generator=generator(7))
+    assert torch.equal(Views()(images, generator()), images)
+    mirrored = Views(mirror=True)(images, generator(1))
+    turned = (mirrored == images.flip(3)).all(3).all(2).all(1)
+    assert 150 < turned.sum() < 250
+    assert torch.equal(mirrored[~turned], images[~turned])
+    coloured = Views(colours=True)(images, generator(2))
+    seen = {
+        order
+        for ours, theirs in zip(coloured, images, strict=True)
+        for order in itertools.permutations(range(3))
+        if torch.equal(ours, theirs[list(order)])
+    }
+    assert len(seen) == 6
+    assert torch.equal(coloured.sort(1).values, images.sort(1).values)
+
+
+def test_a_shift_moves_whole_images_and_repeats_their_border() -> None:
+    row, column = torch.meshgrid(torch.arange(6.0), torch.arange(5.0), indexing="ij")
+    images = torch.stack([row, column])[None].expand(300, -1, -1, -1)
+    moved = Views(shift=2)(images, generator(3))
+    down = moved[:, 0, 2, 0] - 2
+    right = moved[:, 1, 0, 2] - 2
+    assert set(down.tolist()) == set(right.tolist()) == {-2.0, -1.0, 0.0, 1.0, 2.0}
+    for image, i, j in zip(moved, down, right, strict=True):
+        assert torch.equal(image[0], (row + i).clamp(0, 5))
+        assert torch.equal(image[1], (column + j).clamp(0, 4))
+    assert torch.equal(moved, Views(shift=2)(images, generator(3)))

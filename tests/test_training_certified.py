@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ import qll
 from qll.bounds import modules
 from qll.bounds.modules import module_bounds
 from qll.data import load as load_data
+from qll.data.base import keep
 from qll.errors import InputError, NetworkError, QllError
 from qll.kernels.intervals import folded_intervals
 from qll.logics import logic as read_logic
@@ -72,6 +74,33 @@ def test_a_run_goes_through_its_stages() -> None:
     )
     found = train(run)
     assert [row["method"] for row in found.rows] == ["attack", "small-box"]
+
+
+def test_views_are_of_training_images_and_end_with_augmentation() -> None:
+    seen: list[torch.Tensor] = []
+
+    class Looked(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.network = create("paper-dice", in_channels=3, height=28, width=28, outputs=6)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if self.training:
+                seen.append(x.detach().clone())
+            return self.network(x)  # type: ignore[no-any-return]
+
+    data = load_data("dice-rendered", **SMALL)
+    mirrored = {"views": {"mirror": True}, "logic": "baseline", "epochs": 1, "batch_size": 48}
+    images = torch.from_numpy(data.train.inputs)
+    for augment in (True, False):
+        seen.clear()
+        run = config(augment=augment, **mirrored)
+        train(run, data=replace(data, augment=keep), model=Looked())
+        (batch,) = seen
+        same = [any(torch.equal(x, image) for image in images) for x in batch]
+        turned = [any(torch.equal(x.flip(2), image) for image in images) for x in batch]
+        assert all(a or b for a, b in zip(same, turned, strict=True))
+        assert all(same) is not augment
 
 
 def test_epsilon_warms_up_to_its_reach() -> None:

@@ -192,6 +192,14 @@ def test_what_does_not_fit_a_regression_is_refused(tmp_path: Path) -> None:
     assert "--data" in str(caught.value)
 
 
+def test_a_table_has_no_views(tmp_path: Path) -> None:
+    data = prices()
+    source = rule(tmp_path, 'forall x in domain: y["price"] >= 0')
+    config = resolve(source, data.name, settings=["views.mirror=true"])
+    with pytest.raises(InputError, match="have no views"):
+        train(config, data=data)
+
+
 def test_parameters_are_known_before_names_are(tmp_path: Path) -> None:
     source = rule(tmp_path, 'parameter most: input = 3\nforall x in domain: y["price"] <= most')
     assert [p.name for p in declared_parameters(source)] == ["most"]

@@ -1,5 +1,6 @@
-"""Training augmentations of the published runs, batched. Each is a record that maps images in raw
-units to images in raw units; all randomness comes from the generator it is given."""
+"""Training augmentations, batched: those of the published runs, and views that a recipe may add.
+Each is a record that maps images in raw units to images in raw units; all randomness comes from the
+generator it is given."""
 
 from __future__ import annotations
 
@@ -150,3 +151,41 @@ def shift_hue(images: Tensor, turns: Tensor) -> Tensor:
     steps = [(n + sixths) % 6 for n in (5, 3, 1)]
     channels = [value - spread * torch.minimum(k, 4 - k).clamp(0, 1) for k in steps]
     return torch.stack(channels, 1)
+
+
+@dataclass(frozen=True)
+class Views:
+    """What else may be seen without another label: half of the images mirrored left to right, each
+    moved by up to ``shift`` pixels (the border is repeated), its colours in any order."""
+
+    mirror: bool = False
+    shift: int = 0
+    colours: bool = False
+
+    def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
+        count, channels = images.shape[:2]
+        if self.mirror:
+            turned = torch.rand(count, generator=generator, device=generator.device) < 0.5
+            images = torch.where(
+                turned[:, None, None, None].to(images.device), images.flip(3), images
+            )
+        if self.colours:
+            draws = torch.rand(count, channels, generator=generator, device=generator.device)
+            order = draws.argsort(1).to(images.device)
+            images = images.gather(1, order[:, :, None, None].expand_as(images))
+        if self.shift:
+            images = self._moved(images, generator)
+        return images
+
+    def _moved(self, images: Tensor, generator: torch.Generator) -> Tensor:
+        count, channels, height, width = images.shape
+        wide = torch.nn.functional.pad(images, (self.shift,) * 4, mode="replicate")
+        places = torch.randint(
+            2 * self.shift + 1, (count, 2), generator=generator, device=generator.device
+        ).to(images.device)
+        rows = places[:, :1] + torch.arange(height, device=images.device)  # (N, H)
+        columns = places[:, 1:] + torch.arange(width, device=images.device)
+        wide = wide.gather(
+            2, rows[:, None, :, None].expand(-1, channels, -1, width + 2 * self.shift)
+        )
+        return wide.gather(3, columns[:, None, None, :].expand(-1, channels, height, -1))

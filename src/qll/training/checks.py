@@ -79,3 +79,15 @@ def check_network(model: nn.Module, data: DataSet, device: str) -> None:
             found=f"outputs of shape {shape[1:]}",
             fix="give the network as many outputs as there are classes, or numbers to predict",
         )
+
+
+def check_views(config: TrainConfig, data: DataSet) -> None:
+    """Mirrors and shifts are of images."""
+    if data.schema is not None and config.views != type(config.views)():
+        raise InputError(
+            f"the {data.kind} have no views",
+            where=data.name,
+            expected="images, to be mirrored, moved or coloured",
+            found=f"views = {config.views!r}",
+            fix="leave --set views out",
+        )

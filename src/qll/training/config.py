@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from qll.attacks.base import Attack
 from qll.attacks.base import attack as read_attack
 from qll.attacks.problem import Engine
+from qll.data.augment import Views
 from qll.data.base import data_sets
 from qll.data.schema import Schema
 from qll.errors import InputError, QllError
@@ -59,6 +60,17 @@ class PixelRamp(_Record):
     held: bool = True
 
 
+class ViewsConfig(_Record):
+    """Views of training images that keep their labels (``qll.data.augment.Views``)."""
+
+    mirror: bool = False
+    shift: int = Field(default=0, ge=0)
+    colours: bool = False
+
+    def views(self) -> Views:
+        return Views(self.mirror, self.shift, self.colours)
+
+
 class TrainConfig(_Record):
     """One training run. ``logic`` is ``baseline`` for training on the prediction alone."""
 
@@ -84,7 +96,9 @@ class TrainConfig(_Record):
     # data and network
     data_dir: str | None = None
     data_options: dict[str, bool | int | float | str] = Field(default_factory=dict)
+    # the data set's own augmentation and, after it, these views; neither where augment is false
     augment: bool = True
+    views: ViewsConfig = ViewsConfig()
     validation: int = Field(default=0, ge=0)
     network: str = "paper-mnist"  # auto: one that suits the data
     network_options: dict[str, Any] = Field(default_factory=dict)

@@ -32,7 +32,13 @@ from qll.metrics import (
 from qll.prediction import class_weights, correct_predictions, prediction_loss
 from qll.property import Property
 from qll.training.balance import Balance
-from qll.training.checks import check_device, check_network, check_same, split_rows
+from qll.training.checks import (
+    check_device,
+    check_network,
+    check_same,
+    check_views,
+    split_rows,
+)
 from qll.training.config import TrainConfig, check_property
 from qll.training.feedback import Feedback
 from qll.training.initialise import initialise
@@ -175,6 +181,7 @@ class Trainer:
         self.model = build_model(config, data) if model is None else model.to(config.device)
         check_property(config, data.fits, data.shape)
         check_network(self.model, data, config.device)
+        check_views(config, data)
         self.judged = config.judged_property(data.fits)
         self.logic = config.record()
         self.parts = [Part(stage, self.model, data) for stage in stages(config)]
@@ -277,7 +284,7 @@ class Trainer:
         rows = self.train_rows if self.feedback is None else self.feedback.order(self.train_rows)
         order = rows[torch.randperm(len(rows), generator=generator(config.seed, "shuffle", epoch))]
         chance = generator(config.seed, "augment", epoch)
-        totals = Totals()
+        totals, views = Totals(), config.views.views()
         prop, logic = part.at(epoch)
         self.model.train()
         with seeded(config.seed, "network", epoch):
@@ -286,7 +293,7 @@ class Trainer:
                 self._set_rate(rate)
                 x, labels = self.data.train.batch(rows)
                 if config.augment:
-                    x = self.data.augment(x, chance)
+                    x = views(self.data.augment(x, chance), chance)
                 x, labels = x.to(config.device), labels.to(config.device)
                 self._step(_Batch(x, labels, part, prop, logic, epoch, index), totals)
                 self.reporter.step()
