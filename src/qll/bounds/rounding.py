@@ -54,6 +54,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from qll import limits
 from qll.networks.matrices import Array, Matrix, absolute, entries, longest_row
 from qll.networks.program import Activate, AffineMap, Program, Step
 from qll.networks.relu_form import ReluForm
@@ -113,6 +114,7 @@ class Rounding:
         return {}
 
     def _size_of(self, index: int, sizes: Sequence[Array]) -> Array:
+        limits.check()
         step = self.steps[index]
         if isinstance(step, Activate):
             raise TypeError("the reach of an activation is a bound, not a sum")

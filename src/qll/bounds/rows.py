@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from qll import limits
 from qll.bounds.groups import Array
 from qll.late import late
 from qll.networks.relu_form import ReluForm
@@ -35,6 +36,7 @@ class Rows:
 
     @staticmethod
     def _block(terms: Any, width: int, widths: tuple[int, ...]) -> Any:
+        limits.check()
         own = dict(terms)
         parts = [
             sparse.csr_matrix(own[j]) if j in own else sparse.csr_matrix((width, n))

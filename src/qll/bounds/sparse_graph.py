@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from qll import limits
 from qll.bounds.blocks import BLOCK, Blocks
 from qll.bounds.bounder import Stop
 from qll.bounds.domain import Single, Subdomain, never_worse
@@ -204,6 +205,7 @@ class SparseGraphBounder(GraphBounder):
 
     def packed(self, kind: type) -> tuple[Any, ...]:
         if kind not in self._kept:
+            limits.check()
             self._kept[kind] = self.blocks.packed(kind)
         return self._kept[kind]
 

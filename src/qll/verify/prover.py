@@ -17,9 +17,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from qll import limits
 from qll.bounds.bounder import Bounder, Start
 from qll.bounds.rounding import Rounding, Sizes
-from qll.limits import OutOfTime
 from qll.verify import clock, depth_first
 from qll.verify.condition import Array
 from qll.verify.proof import Effort, NeuronBound, Outcome, Search, Subproblem, Tightened
@@ -96,7 +96,7 @@ class NeuronProver:
             run.joins = not depth_first.fits(self.bounder.form)
             try:
                 return run.execute()
-            except OutOfTime:  # within a step; what is known stays known
+            except limits.OutOfTime:  # within a step; what is known stays known
                 run.outcome.proved, run.outcome.reason = False, Reason.TIME
                 return run.outcome
 
@@ -107,6 +107,7 @@ class NeuronProver:
     ) -> Outcome:
         """Whether the bounds that a proof begins with, or those that are ``known``, are a proof
         already; none is kept."""
+        limits.check()
         with np.errstate(over="ignore", invalid="ignore"):
             run = Run(
                 self.bounder, query, self.sizes(query), effort=self.effort, deadline=np.inf,

@@ -30,6 +30,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from qll import limits
 from qll.bounds.rounding import Rounding, Sizes
 from qll.bounds.sparse_graph import SparseGraphBounder
 from qll.formula.hard import Affine, HardForm, affine, sources
@@ -178,6 +179,7 @@ class _Smaller:
         self.known: Known = ([], [])
         unit = sizes.unit
         for k, layer in enumerate(form.layers):
+            limits.check()
             last = k == len(form.layers) - 1
             moves = np.zeros(layer.width, dtype=bool)
             for source, weight in layer.terms:
