@@ -217,7 +217,7 @@ HOLES: dict[str, list[Change]] = {
     "slopes beyond 1": [
         ("layout.py", 'lambda s: {8: 255}.get(s.precision, 1),\n    ),\n    "delta"',
          'lambda s: np.inf,\n    ),\n    "delta"'),
-        ("bounds.py", "np.minimum(chord, 1), np.clip(slope, 0, 1)", "np.minimum(chord, 1), slope"),
+        ("bounds.py", "np.maximum(a, 0.0) * np.clip(slope, 0, 1)", "np.maximum(a, 0.0) * slope"),
     ],
     "no slack for rounding": [
         ("bounds.py", "np.nextafter(value - (slack * (1 + g) + TINY), -np.inf)", "value"),
@@ -270,7 +270,7 @@ HOLES: dict[str, list[Change]] = {
         ("bounds.py", "tied[groups.home] = -groups.totals(tied)", "pass"),
     ],
     "a chord that is too low": [
-        ("bounds.py", "np.minimum(-b * least, (a - b) * most)", "0 * b"),
+        ("bounds.py", "np.minimum(b * -least, (below - b) * most)", "0 * b"),
     ],
     "leaves without weight": [
         ("check.py", "weight.max(initial=0.0) > 0", "True"),

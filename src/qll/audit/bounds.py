@@ -157,7 +157,7 @@ class Bounder:
         slack = g * (direct[1] * area.reach).sum(-1)
         flowing: dict[int, Any] = {}
         for k in range(layer, 0, -1):
-            a, rest, free = b, np.zeros(1), np.zeros(1, bool)
+            a, rest, loose = b, np.zeros(1), np.zeros(1, bool)
             if k < layer:
                 part = self.part(k)
                 last = k == 1 and groups is not None
@@ -169,7 +169,7 @@ class Bounder:
                 ends = area.low[..., part], area.high[..., part]
                 bent = self.curves[k - 1]
                 if bent is None:
-                    b, rest, free = _rectified(a, *ends, slope)
+                    b, rest, loose = _rectified(a, *ends, slope)
                     b = b - pushed
                 else:
                     b, rest = _bent(bent, a, *ends, slope, pushed)
@@ -177,7 +177,7 @@ class Bounder:
                 b = b - push[..., self.part(k)]  # splits of the layer itself
             kept, size = b, np.abs(b)
             if k == 1 and groups is not None:
-                free = free & (groups.neuron.shape[1] <= MOST_HULL)
+                free = loose & (a < 0) & (groups.neuron.shape[1] <= MOST_HULL)
                 rest, kept = np.where(free, 0.0, rest), np.where(free, 0.0, b)
                 size = np.maximum(size, np.where(free, -a, 0.0))
                 pixel = direct[0] + flowing.pop(0, 0.0)
@@ -185,7 +185,9 @@ class Bounder:
                 value, slack = value + found, slack + more
             blocks, bias = self.layers[k - 1]
             value = value + kept @ bias + rest.sum(-1)
-            slack = slack + (size * area.cost[k - 1]).sum(-1) + g * np.abs(rest).sum(-1)
+            slack = (
+                slack + np.einsum("...i,...i", size, area.cost[k - 1]) + g * np.abs(rest).sum(-1)
+            )
             if k > 1 or groups is None:
                 for source, weight, _ in blocks:
                     flowing[source] = flowing.get(source, 0.0) + b @ weight
@@ -270,14 +272,16 @@ def _image(bent: Curve | None, low: Array, high: Array) -> tuple[Array, Array]:
 
 
 def _rectified(a: Array, low: Array, high: Array, slope: Any) -> tuple[Array, Array, Any]:
-    """B and what is left of ``a relu(z) >= B z + rest``, and where the rest is not 0."""
+    """B and what is left of ``a relu(z) >= B z + rest``, and where the sign of z is open."""
     loose, on = (low < 0) & (high > 0), low >= 0
-    least, most = np.where(loose, low, 0), np.where(loose, high, on)
+    least, most = np.where(loose, low, 0.0), np.where(loose, high, on)
     slope = most > -least if slope is None else np.where(loose, slope, on)
     chord = np.where(loose, most / np.where(loose, most - least, 1.0), on)
-    b = a * np.where(a < 0, np.minimum(chord, 1), np.clip(slope, 0, 1))
-    free = loose & (a < 0)
-    return b, np.where(free, np.minimum(-b * least, (a - b) * most), 0.0), free
+    # A is the sum of its parts below and above 0, one of which is 0: none of this rounds twice.
+    below = np.minimum(a, 0.0)
+    b = below * np.minimum(chord, 1)
+    rest = np.minimum(b * -least, (below - b) * most)  # 0 but for A < 0 and an open sign
+    return b + np.maximum(a, 0.0) * np.clip(slope, 0, 1), rest, loose
 
 
 def _bent(

@@ -54,6 +54,7 @@ from qll.audit.statement import Statement
 from qll.errors import QllError
 
 BATCH, MOST_NUMBERS = 64, 1 << 26
+CACHED = 1 << 15  # numbers of a layer's bounds that are worked on together: they stay in the cache
 
 
 class Answer(NamedTuple):
@@ -104,6 +105,8 @@ class Proof:
         self.curved = np.repeat(bent, claim.network.widths[1:-1])  # of all hidden neurons
         self.loose = np.flatnonzero(np.unpackbits(arrays["loose"], count=int(self.starts[-1])))
         self.leaves: dict[int, list[Any]] = {BOUND: [], CROWN: []}  # domain, weights, multipliers
+        square = max(claim.network.widths[1:]) ** 2
+        self.most = {BOUND: BATCH, CROWN: min(BATCH, max(1, CACHED // square))}
 
     def take(self, name: str, count: int) -> Any:
         at, self.used[name] = self.used[name], self.used[name] + count
@@ -225,7 +228,7 @@ class Proof:
         weight[list(domain.atoms)] = self.take("weights", len(domain.atoms))
         require(weight.max(initial=0.0) > 0, "weights that are not a combination")
         other = kind == BOUND and leaves and leaves[0][0].box is not domain.box
-        if other or len(leaves) == BATCH:
+        if other or len(leaves) == self.most.get(kind):
             self.flush(kind)
         leaves.append((domain, weight, multipliers))
         if kind == ALWAYS:
