@@ -56,9 +56,9 @@ class Backend(ABC):
     @final
     def decide(self, queries: Sequence[Query], budget: Budget) -> list[Verdict]:
         with clock.counting(budget.clock):
-            return self._decide(queries, budget)
+            return self._answered(queries, budget)
 
-    def _decide(self, queries: Sequence[Query], budget: Budget) -> list[Verdict]:
+    def _answered(self, queries: Sequence[Query], budget: Budget) -> list[Verdict]:
         asked = [query.cases for query in queries]
         most = max(map(len, asked), default=1)
         share = replace(budget, seconds=budget.seconds / max(most, 1))
