@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from qll.cli.main import build_app
+from qll.kernels import announce
 from qll.kernels.announce import MESSAGE, announced
 from qll.training.progress import LiveBar, Watched, time_left
 
@@ -90,3 +92,20 @@ def test_compilation_is_announced_once_and_only_if_there_is_any() -> None:
     with announced(said.append):
         double(3.0)
     assert said == [MESSAGE]
+
+
+def test_what_runs_between_two_kernels_is_not_compiling(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An epoch of 100 seconds, say."""
+    numba = pytest.importorskip("numba")
+    now, said = [1.0], list[str]()
+    monkeypatch.setattr(announce, "time", SimpleNamespace(monotonic=lambda: now[0]))
+
+    @numba.njit
+    def double(x: float) -> float:
+        return x * 2
+
+    with announced(said.append):
+        double(2.0)
+        now[0] += 100.0
+        double(np.float32(2.0))
+    assert said == [MESSAGE, "compiling kernels: 2 functions in 0 s"]

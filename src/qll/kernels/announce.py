@@ -80,20 +80,26 @@ def _listening(tell: Callable[[str], None]) -> Iterator[None]:
     from numba.core import event
 
     class Listener(event.Listener):  # type: ignore[misc, unused-ignore]
-        begun = said = 0.0
-        count = 0
+        said = begun = spent = 0.0
+        count = depth = 0  # one function may have another compiled
 
         def on_start(self, event: Any) -> None:
-            if not self.begun:
-                self.begun = self.said = time.monotonic()
+            now = time.monotonic()
+            if not self.said:
+                self.said = now
                 tell(MESSAGE)
+            if not self.depth:
+                self.begun = now
+            self.depth += 1
 
         def on_end(self, event: Any) -> None:
-            self.count += 1
             now = time.monotonic()
-            if now - self.said >= _EVERY:
+            self.count, self.depth = self.count + 1, self.depth - 1
+            if not self.depth:
+                self.spent += now - self.begun  # what runs between two of them does not count
+            if now - self.said >= _EVERY and not self.depth:
                 self.said = now
-                tell(f"compiling kernels: {self.count} functions in {now - self.begun:.0f} s")
+                tell(f"compiling kernels: {self.count} functions in {self.spent:.0f} s")
 
     with event.install_listener("numba:compile", Listener()):
         yield

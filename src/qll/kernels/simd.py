@@ -349,8 +349,8 @@ def to_words(typingctx: Any, mask: Any) -> Any:
 
 @intrinsic
 def merge(typingctx: Any, words: Any, a: Any, b: Any) -> Any:
-    """For what is stored where b was read: LLVM makes a masked store of a ``select``, which takes
-    AMD's processors before Zen 4 about eight times as long as a store."""
+    """For what is stored where b was read: LLVM makes a masked store of a ``select``, which is
+    several times slower than a store on Zen 3."""
 
     def code(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         words, a, b = (builder.bitcast(value, _WORDS) for value in args)
