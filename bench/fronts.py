@@ -100,7 +100,8 @@ def draw(points: Sequence[Point], paper: Sequence[dict[str, Any]], path: Path) -
     FigureCanvasAgg(figure)
     panel = figure.subplots()
     for kind, colour in KINDS.items():
-        own = [p for p in points if p.kind == kind]
+        if not (own := [p for p in points if p.kind == kind]):
+            continue
         front = sorted((p for p in own if not any(o.beats(p) for o in own)), key=lambda p: p.pacc)
         panel.scatter([p.pacc for p in own], [p.csat for p in own], s=18, color=colour, label=kind)
         panel.step([p.pacc for p in front], [p.csat for p in front], where="pre",
