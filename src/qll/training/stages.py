@@ -67,12 +67,16 @@ class Stage(Generic[Settings]):
 
 
 def stages(config: Settings) -> list[Stage[Settings]]:
-    """The parts of a run; one, where it names none.
+    """The parts of a run; one, where it names none. However short the run is, the last ones come to
+    pass: a method that makes the rule hold does so at the end.
 
     >>> from qll.training.config import TrainConfig
     >>> run = TrainConfig(property="p", data="d", epochs=10, stages=({"share": 0.4}, {"alpha": 1}))
     >>> [(part.first, part.last, part.config.alpha) for part in stages(run)]
     [(0, 4, 0.5), (4, 10, 1.0)]
+    >>> short = run.model_copy(update={"epochs": 1})
+    >>> [(part.first, part.last) for part in stages(short)]
+    [(0, 0), (0, 1)]
     """
     if not config.stages:
         return [Stage(config, 0, config.epochs)]
@@ -80,7 +84,9 @@ def stages(config: Settings) -> list[Stage[Settings]]:
     found, begun, passed = [], 0, 0.0
     for number, (table, share) in enumerate(zip(config.stages, shares, strict=True), 1):
         passed += share
-        end = config.epochs if number == len(shares) else round(passed * config.epochs)
+        to_come = len(shares) - number
+        end = round(passed * config.epochs) if to_come else config.epochs
+        end = max(begun, min(end, config.epochs - to_come))
         found.append(Stage(_settings(config, number, table), begun, end))
         begun = end
     return found
