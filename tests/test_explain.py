@@ -137,7 +137,11 @@ def test_counterexamples_of_an_attack(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [("{}", "holds no verdicts"), ('{"text": "y[0] >= 0", "verdicts": 3}', "holds no verdicts")],
+    [
+        ("{}", "holds no verdicts"),
+        ('{"query": "q.vnnlib", "answer": "unsat"}', "is the answer to a VNN-LIB query"),
+        ('{"text": "y[0] >= 0", "verdicts": 3}', "holds no verdicts"),
+    ],
 )
 def test_other_files_are_refused(tmp_path: Path, content: str, message: str) -> None:
     (tmp_path / "other.json").write_text(content)

@@ -29,6 +29,10 @@ if TYPE_CHECKING:
 
 CERTIFICATE = ".qllcert"
 MOST_LISTED = 20  # numbers of points
+_OF_ANSWERS = {
+    "unsat": ": no input of its region meets its constraints on outputs",
+    "sat": ": an input that meets its constraints, which the file lists",
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -227,6 +231,14 @@ def _read_verdicts(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     else:
         question = read_json(path, "verdicts", fix="give a file of 'qll verify --json'")
         rows = question.pop("verdicts", None)
+    if isinstance(question.get("answer"), str) and "query" in question:
+        raise InputError(
+            f"{path} is the answer to a VNN-LIB query",
+            expected="verdicts of a rule, whose parts can be told apart",
+            found=f"'{question['answer']}'" + _OF_ANSWERS.get(question["answer"], ""),
+            fix="make a rule of it by 'qll export QUERY --network NET --to qll', verify that with "
+            "--json FILE, and explain FILE",
+        )
     wanted = {"text": str, "network_sha256": str}
     fits = all(isinstance(question.get(key), kind) for key, kind in wanted.items())
     if not fits or not isinstance(rows, list) or not all(map(_is_verdict, rows)):
