@@ -227,6 +227,7 @@ def test_workers_that_never_come_are_not_waited_for_for_ever(
         list(Workers("dask", scheduler=bare_scheduler.address).run(double, [1, 2]))
 
 
+@pytest.mark.slow
 def test_a_grid_on_a_cluster_one_of_whose_workers_is_killed(
     cluster: Cluster, tmp_path: Path
 ) -> None:
@@ -280,6 +281,7 @@ def test_verdicts_from_a_cluster_one_of_whose_workers_is_killed(
     assert there == here and len(there) == 16
 
 
+@pytest.mark.slow
 def test_a_scheduler_that_goes_is_named_and_nothing_is_lost(
     cluster: Cluster, tmp_path: Path
 ) -> None:
