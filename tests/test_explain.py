@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 import qll
 from qll.cli.main import build_app
+from qll.cli.solver import build_solver
 from qll.errors import InputError
 from qll.networks.onnx_writer import export_onnx
 from qll.reports.explain import explain
@@ -139,7 +140,6 @@ def test_counterexamples_of_an_attack(tmp_path: Path) -> None:
     ("content", "message"),
     [
         ("{}", "holds no verdicts"),
-        ('{"query": "q.vnnlib", "answer": "unsat"}', "is the answer to a VNN-LIB query"),
         ('{"text": "y[0] >= 0", "verdicts": 3}', "holds no verdicts"),
     ],
 )
@@ -203,3 +203,62 @@ def test_names_of_a_rule_name_its_inputs() -> None:
     rule = qll.parse("inputs speed, way\nforall x in box(0, 1): y[0] <= 1")
     assert input_names((2,), rule) == ["speed", "way"]
     assert input_names((3,), rule) == ["x[0]", "x[1]", "x[2]"]
+
+
+HEAD = "".join(f"(declare-const {name} Real)\n" for name in ("X_0", "X_1", "Y_0", "Y_1"))
+BOX = "".join(f"(assert (>= X_{k} 0.0))\n(assert (<= X_{k} 1.0))\n" for k in range(2))
+ASKED = "(assert (or (>= Y_0 5.0) (and (>= Y_1 (+ Y_0 0.5)) (<= Y_1 3.5))))\n(assert (<= X_1 X_0))"
+
+
+@pytest.mark.parametrize("moved", [False, True])
+def test_the_answer_to_a_query(
+    tmp_path: Path, moved: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Y_0 is X_0 / 2, Y_1 is X_1 / 2 + 1: the second alternative, not the first."""
+    linear = nn.Linear(2, 2)
+    with torch.no_grad():
+        linear.weight.copy_(torch.eye(2) / 2)
+        linear.bias.copy_(torch.tensor([0.0, 1.0]))
+    monkeypatch.chdir(tmp_path)
+    export_onnx(linear.eval(), tmp_path / "net.onnx", input_shape=(2,))
+    Path("sat.vnnlib").write_text(HEAD + BOX + ASKED)
+    Path("unsat.vnnlib").write_text(HEAD + BOX + "(assert (>= Y_1 2.0))")
+    for name in ("sat", "unsat"):
+        words = [f"{name}.vnnlib", "--network", "net.onnx", "--json", f"{name}.json"]
+        assert CliRunner().invoke(build_solver(), words).exit_code == 0
+    if moved:
+        Path("sat.vnnlib").write_text(HEAD + BOX)
+        assert "is not at sat.vnnlib any more" in said_by("sat.json")
+        return
+    text = said_by("sat.json", "--json", "said.json")
+    assert "query sat.vnnlib, answered sat" in text and "network: net.onnx, sha256" in text
+    assert "X_0 in [0, 1]" in text and "- Y_1 >= Y_0 + 0.5 and Y_1 <= 3.5" in text
+    assert "meets alternative 2 of 2: Y_1 >= Y_0 + 0.5, by " in text
+    assert len(json.loads(Path("said.json").read_text())["meets"]) == 2
+    text = said_by("unsat.json")
+    assert "there is none: it was proved for every input of the region" in text
+    assert "qll export unsat.vnnlib --network net.onnx --to qll" in text
+
+
+@pytest.mark.parametrize("content", ["{}", '{"inputs": ["a"], "notes": 3, "networks": [1]}'])
+def test_an_answer_of_few_fields(tmp_path: Path, content: str) -> None:
+    answer = {"query": "q.vnnlib", "answer": "timed-out", **json.loads(content)}
+    (tmp_path / "a.json").write_text(json.dumps(answer))
+    assert "timed-out: nothing is claimed" in said_by(tmp_path / "a.json")
+
+
+def test_many_certificates_are_counted_and_what_is_wrong_is_told(
+    asked: Path, tmp_path: Path
+) -> None:
+    for file in (asked / "proofs").glob("*.onnx"):
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    good = (asked / "proofs" / "00000.qllcert").read_bytes()
+    for number in range(14):
+        (tmp_path / f"{number:05d}.qllcert").write_bytes(good if number != 12 else good[:-3])
+    command = ["audit", str(tmp_path)]
+    text = CliRunner().invoke(build_app(), command).output
+    assert text.count(": verified: confirmed") == 3
+    assert "00012.qllcert" in text and "NOT CONFIRMED" in text
+    assert "and 10 more, all confirmed: --all tells each" in text
+    text = CliRunner().invoke(build_app(), [*command, "--all"]).output
+    assert text.count(": verified: confirmed") == 13 and "more, all confirmed" not in text

@@ -72,6 +72,12 @@ def test_help_imports_nothing_heavy() -> None:
     assert heavy == set()
 
 
+def test_the_list_of_rules_imports_neither_torch_nor_numpy() -> None:
+    lines, heavy = loaded_after("from qll.cli.main import run; run()", "show")
+    assert any(line.startswith("not-both ") for line in lines)
+    assert not heavy & {"torch", "numpy"}
+
+
 @pytest.mark.parametrize(("claim", "answer"), [(UNSAT, "unsat"), (SAT, "sat")])
 def test_an_easy_query_needs_neither_torch_nor_kernels(
     network: Path, tmp_path: Path, claim: str, answer: str

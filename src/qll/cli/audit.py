@@ -23,6 +23,8 @@ OWN = (
     "These claims are the certificates' own. To be sure that they are yours, write down what you\n"
     "expect and pass it with --claim FILE."
 )
+MOST_TOLD = 10  # certificates that are told one by one; of more, the first and what is wrong
+FIRST_TOLD = 3
 
 
 def audit(
@@ -36,6 +38,9 @@ def audit(
     against: Annotated[
         Path | None, typer.Option(help="The network of x2, where it is another one.")
     ] = None,
+    every: Annotated[
+        bool, typer.Option("--all", help="Tell every certificate, also where there are many.")
+    ] = False,
     out: JsonFile = None,
 ) -> None:
     """Check every certificate of a folder. Exit code 0: all confirmed, 12: some not (or a point of
@@ -49,7 +54,7 @@ def audit(
     paths, given = _certificates(folder), (_network(network), _network(against, "--against"))
     expected = None if claim is None else read_claim(claim)
     typer.echo(MEANING if expected is not None else f"{MEANING}\n{OWN}")
-    rows, said, found = list[dict[str, Any]](), set[str](), set[int]()
+    rows, said, found, left = list[dict[str, Any]](), set[str](), set[int](), 0
     for path in paths:
         answer, row = _check(folder, path, given, expected)
         if row is not None:
@@ -64,8 +69,15 @@ def audit(
             typer.echo(f"\n{shared}\n")
         word = "confirmed" if answer.confirmed else "NOT CONFIRMED"
         line = f"{path.name}: {answer.verdict}: {word}: {answer.reason[:2000]}"
-        say = typer.echo if answer.confirmed else fail
-        say("\n    ".join(filter(None, (plain(line), own))))
+        told = "\n    ".join(filter(None, (plain(line), own)))
+        if not answer.confirmed:
+            fail(told)
+        elif every or len(paths) <= MOST_TOLD or len(rows) <= FIRST_TOLD:
+            typer.echo(told)
+        else:
+            left += 1
+    if left:
+        typer.echo(f"and {left} more, all confirmed: --all tells each with its data point and box")
     confirmed = [row for row in rows if row["confirmed"]]
     for verdict in ("verified", "falsified", "unknown"):
         count = sum(row["verdict"] == verdict for row in rows)

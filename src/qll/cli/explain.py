@@ -19,8 +19,8 @@ def explain(
         Path,
         typer.Argument(
             metavar="VERDICT",
-            help="Of qll verify --json or --certificate (a file or the folder), or qll attack "
-            "--out.",
+            help="Of qll verify --json (of a rule or a query) or --certificate (a file or the "
+            "folder), or qll attack --out.",
         ),
     ],
     point: Annotated[

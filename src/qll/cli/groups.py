@@ -6,6 +6,8 @@ from typing import Any
 
 from typer.core import TyperGroup
 
+from qll.cli.pipes import Piped
+
 GROUPS = {
     "From a rule to a network that obeys it": {
         "demo": "one to two minutes: without the rule, with it, and the proof",
@@ -44,7 +46,7 @@ GROUPS = {
 CLOSING = "qll COMMAND --help says more, with an example. First time here: qll demo"
 
 
-class GroupedCommands(TyperGroup):
+class GroupedCommands(Piped, TyperGroup):
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         width = max(len(name) for names in GROUPS.values() for name in names)
         for title, names in GROUPS.items():

@@ -12,6 +12,7 @@ import typer
 import qll
 from qll.cli.answers import QUIET, QUIET_HELP, quiet_first, quieten
 from qll.cli.groups import GroupedCommands
+from qll.cli.pipes import EXIT_PIPE, ReaderGoneError, flush, turn_off
 from qll.cli.solver import NAME, age, build_solver, query_arguments
 from qll.errors import QllError
 
@@ -66,20 +67,27 @@ def build_app() -> typer.Typer:
     return app
 
 
+def _call(words: list[str]) -> None:
+    silent = words[:1] == [QUIET]
+    query = query_arguments(words[1:] if silent else words)
+    if query is not None:
+        build_solver()([*words[:silent], *query], prog_name="qll verify", obj=age())
+    build_app()(words)
+
+
 def run() -> None:
     """``qll``: a user's mistake is three lines and exit code 2, never a traceback."""
     try:
-        words = quiet_first(sys.argv[1:])
-        silent = words[:1] == [QUIET]
-        query = query_arguments(words[1:] if silent else words)
-        if query is not None:
-            build_solver()([*words[:silent], *query], prog_name="qll verify", obj=age())
-        build_app()(words)
+        try:
+            _call(quiet_first(sys.argv[1:]))
+        finally:
+            flush()
     except QllError as error:
         typer.echo(str(error), err=True)
         sys.exit(EXIT_USAGE)
     except KeyboardInterrupt:
         typer.echo("Interrupted.", err=True)
         sys.exit(EXIT_INTERRUPTED)
-    except BrokenPipeError:
-        sys.exit(0)
+    except ReaderGoneError:
+        turn_off()
+        sys.exit(EXIT_PIPE)

@@ -7,7 +7,7 @@ from typing import Any
 from qll.cli.groups import GROUPS
 
 WIDTH = 90
-HEAD = """# Commands
+HEAD = r"""# Commands
 
 What `qll COMMAND --help` says, made by `python -m qll.cli.reference > docs/commands.md`.
 
@@ -25,6 +25,7 @@ out, the same for all commands:
 | 12 | not confirmed by the checker, or runs that failed |
 | 13 | runs that are being made elsewhere |
 | 130 | interrupted |
+| 141 | the reader of the output has gone (`qll laws \| head`) |
 
 A VNN-LIB query ends with 0 whatever its answer is, as that standard asks.
 """

@@ -43,13 +43,10 @@ def show(
 
     Example: qll show classification-robustness --as latex --logic qll:5
     """
-    from qll.properties import load, names
+    from qll.properties import load, purposes
 
     if name is None:
-        found = {}
-        for known in names():
-            purpose = load(known).documentation.split(". ")[0].replace("\n", " ").rstrip(".")
-            found[known] = purpose.partition(": ")[2] or purpose
+        found = purposes()
         for known, purpose in found.items():
             typer.echo(_entry(known, purpose))
         store(out, found)
@@ -84,7 +81,7 @@ def show(
 def _entry(name: str, purpose: str) -> str:
     """One line; on a terminal, as many as its width asks for."""
     line = f"{name:{_NAME}}{purpose}"
-    if not sys.stdout.isatty():
+    if sys.stdout is None or not sys.stdout.isatty():
         return line
     width = max(shutil.get_terminal_size().columns, _NAME + 20)
     return textwrap.fill(line, width, subsequent_indent=" " * _NAME, break_on_hyphens=False)

@@ -10,7 +10,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from qll.cli.answers import QUIET, QUIET_HELP, JsonFile, quieten, require_writable, store
+from qll.cli.pipes import PipedCommand
 from qll.errors import InputError, QllError, RunError
 from qll.exchange.recognition import is_query
 
@@ -116,7 +117,9 @@ def solve(
 
         document = read(query)
         numbers = arithmetic_of(document, arithmetic)
-        attached = attach(document, files_of(document, network or []), numbers)
+        files = files_of(document, network or [])
+        answer.asked(files, numbers)
+        attached = attach(document, files, numbers)
         left = timeout - (time.monotonic() - began)
         decision = decide(
             attached.document,
@@ -198,6 +201,17 @@ class _Answer:
     def __init__(self, query: Path, out: Path | None, began: float) -> None:
         self._query, self._out, self._began = query, out, began
         self._lock = threading.Lock()
+        self._about: dict[str, Any] = {}
+
+    def asked(self, networks: Mapping[str, Path], arithmetic: str | None) -> None:
+        """For ``qll explain``: what the answer is about."""
+        self._about = {"arithmetic": arithmetic}
+        if self._out is not None:
+            self._about["sha256"] = _sha256(self._query)
+            self._about["networks"] = {
+                name: {"file": str(path), "sha256": _sha256(path)}
+                for name, path in networks.items()
+            }
 
     def __call__(self, lines: list[str], **values: Any) -> None:
         if not self._lock.acquire(blocking=False):
@@ -205,6 +219,8 @@ class _Answer:
         typer.echo("\n".join(lines))
         content = {
             "query": self._query.name,
+            "file": str(self._query),
+            **self._about,
             "answer": lines[0],
             "inputs": None,
             "outputs": None,
@@ -213,6 +229,16 @@ class _Answer:
             "seconds": round(time.monotonic() - self._began, 3),
         }
         store(self._out, content)
+
+
+def _sha256(path: Path) -> str | None:
+    """None of a file that cannot be read, which is told where it is wanted."""
+    import hashlib
+
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError:
+        return None
 
 
 # --- capabilities ---
@@ -291,7 +317,7 @@ def supports(context: typer.Context, out: JsonFile = None) -> None:
 def build_solver() -> typer.Typer:
     """The command line of a query, which shares nothing with that of our own properties."""
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
-    app.command()(solve)
+    app.command(cls=PipedCommand)(solve)
     return app
 
 

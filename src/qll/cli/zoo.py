@@ -80,7 +80,7 @@ def check(
     typer.echo(entry.property.show().rstrip())
 
     def said(count: int, total: int) -> None:
-        if sys.stderr.isatty():
+        if sys.stderr is not None and sys.stderr.isatty():
             typer.echo(f"\r{count} of {total} certificates", nl=count == total, err=True)
 
     found = check_network(entry, sample=sample, seed=seed, progress=said)

@@ -237,8 +237,8 @@ class Document:
 
     def holds(self, x: list[Fraction], y: list[Fraction]) -> bool:
         """Whether everything is fulfilled at exact values."""
-        found = all(_holds(atom, x, y) for atom in self.bounds.atoms())
-        return found and all(_holds(a, x, y) for a in self.assertions)
+        found = all(fulfilled(atom, x, y) for atom in self.bounds.atoms())
+        return found and all(fulfilled(a, x, y) for a in self.assertions)
 
 
 def element_name(tensor: Tensor, index: int, version: int) -> str:
@@ -253,7 +253,8 @@ def element_name(tensor: Tensor, index: int, version: int) -> str:
     return f"{tensor.name}[{','.join(reversed(position))}]"
 
 
-def _holds(node: Assertion, x: list[Fraction], y: list[Fraction]) -> bool:
+def fulfilled(node: Assertion, x: list[Fraction], y: list[Fraction]) -> bool:
+    """Whether it holds at exact values."""
     match node:
         case Atom(terms, constant, strict):
             total = constant
@@ -261,9 +262,9 @@ def _holds(node: Assertion, x: list[Fraction], y: list[Fraction]) -> bool:
                 total += c * (x if source == "x" else y)[index]
             return total > 0 if strict else total >= 0
         case All(parts):
-            return all(_holds(part, x, y) for part in parts)
+            return all(fulfilled(part, x, y) for part in parts)
         case Some(parts):
-            return any(_holds(part, x, y) for part in parts)
+            return any(fulfilled(part, x, y) for part in parts)
 
 
 def hard_form(node: Assertion) -> HardForm:

@@ -52,7 +52,7 @@ def parse_specification(
     _check_depth(tree, name)
     try:
         known = domain if checked else domain or OPEN
-        specification = Builder(name, _documentation(text), known).transform(tree)
+        specification = Builder(name, documentation(text), known).transform(tree)
     except VisitError as error:
         if isinstance(error.orig_exc, FormulaError):
             raise error.orig_exc from None
@@ -83,7 +83,7 @@ def _grammar() -> Lark:
     )
 
 
-def _documentation(text: str) -> str:
+def documentation(text: str) -> str:
     """The comment block at the top of the file is what the property is for."""
     lines: list[str] = []
     for line in text.lstrip().splitlines():

@@ -5,22 +5,33 @@ from __future__ import annotations
 from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
-from qll.data.schema import Schema
 from qll.errors import InputError
 from qll.exchange.recognition import is_query
 from qll.formula.domain import Domain
 from qll.formula.nodes import ParameterDeclaration
-from qll.formula.parse import parse_specification
-from qll.property import Property
+from qll.formula.parse import documentation, parse_specification
 from qll.registry import suggest
+
+if TYPE_CHECKING:  # they take a second to import, for torch: a list of names needs neither
+    from qll.data.schema import Schema
+    from qll.property import Property
 
 
 def names() -> list[str]:
     """The properties that ship with the package."""
     files = resources.files("qll.properties").iterdir()
     return sorted(f.name.removesuffix(".qll") for f in files if f.name.endswith(".qll"))
+
+
+def purposes() -> dict[str, str]:
+    """What each of them is for, in a sentence: how its text begins."""
+    found = {}
+    for name in names():
+        sentence = documentation(_read(name)[0]).split(". ")[0].replace("\n", " ").rstrip(".")
+        found[name] = sentence.partition(": ")[2] or sentence
+    return found
 
 
 def load(
@@ -112,6 +123,8 @@ def _property(
             found=str(tuple(inputs or ())),
             fix="pass one or the other",
         )
+    from qll.property import Property
+
     specification = parse_specification(text, name=name, outputs=outputs, inputs=named)
     count = outputs if outputs is None or isinstance(outputs, int) else len(outputs)
     return Property(specification, parameters, count, shape or None)
@@ -119,6 +132,8 @@ def _property(
 
 def _of_schema(text: str, name: str, parameters: dict[str, float], schema: Schema) -> Property:
     """The text over the inputs and outputs of a table, by their names, in their units."""
+    from qll.property import Property
+
     specification = parse_specification(
         text,
         name=name,
@@ -169,14 +184,3 @@ def _read(name_or_path: str | Path) -> tuple[str, str]:
             found=str(getattr(error, "strerror", None) or "bytes that are not UTF-8"),
             fix="check the path, or use a shipped property: 'qll show' lists them",
         ) from error
-
-
-def describe(prop: Property) -> dict[str, Any]:
-    """Name, purpose and parameters: what the command line and the docs tables show."""
-    return {
-        "name": prop.name,
-        "documentation": prop.documentation,
-        "parameters": {
-            p.name: {"unit": p.unit, "default": p.default} for p in prop.specification.parameters
-        },
-    }

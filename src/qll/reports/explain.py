@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qll.errors import InputError, QllError
+from qll.reports.explain_query import explain_answer
 from qll.verify.explanation import (
     ARITHMETIC,
     CLAIMS,
@@ -28,11 +29,7 @@ if TYPE_CHECKING:
     from qll.property import Property
 
 CERTIFICATE = ".qllcert"
-MOST_LISTED = 20  # numbers of points
-_OF_ANSWERS = {
-    "unsat": ": no input of its region meets its constraints on outputs",
-    "sat": ": an input that meets its constraints, which the file lists",
-}
+MOST_LISTED = 12  # numbers of points, or spans of them
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,9 +91,25 @@ def _by(items: Sequence[Item], key: str, words: Callable[[str], str]) -> list[st
 
 
 def _numbers(items: Sequence[Item]) -> str:
-    numbers = [str(item.point) for item in items]
-    more = len(numbers) > MOST_LISTED
-    return ", ".join(numbers[:MOST_LISTED]) + (", ..." if more else "")
+    return spans([item.point for item in items])
+
+
+def spans(numbers: Sequence[int]) -> str:
+    """Of rising numbers, those that follow each other as one.
+
+    >>> spans([0, 1, 2, 4, 6, 7])
+    '0 to 2, 4, 6, 7'
+    """
+    ends: list[list[int]] = []
+    for number in numbers:
+        if ends and number == ends[-1][1] + 1:
+            ends[-1][1] = number
+        else:
+            ends.append([number, number])
+    said = []
+    for first, last in ends:
+        said += [f"{first} to {last}"] if last > first + 1 else map(str, range(first, last + 1))
+    return ", ".join(said[:MOST_LISTED]) + (", ..." if len(said) > MOST_LISTED else "")
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,9 +146,9 @@ class Helpers:
 def explain(
     path: str | Path, *, network: str | Path | None = None, data: DataSet | None = None
 ) -> Explanation:
-    """A file of ``qll verify --json``, a certificate or a folder of them, or what ``qll attack
-    --out`` kept. ``network`` adds outputs (and checks a certificate whose network is elsewhere);
-    ``data`` the names and units of features."""
+    """A file of ``qll verify --json``, of a rule or of a query, a certificate or a folder of them,
+    or what ``qll attack --out`` kept. ``network`` adds outputs (and checks a certificate whose
+    network is elsewhere); ``data`` the names and units of features."""
     path = Path(path)
     if path.is_dir() and not any(path.glob(f"*{CERTIFICATE}")):
         kept = path / "counterexamples.npz"
@@ -167,6 +180,9 @@ def _network(path: str | Path) -> Network:
 
 def _verdicts(path: Path, helpers: Helpers) -> Explanation:
     question, rows = _read_verdicts(path)
+    if rows is None:
+        heading, content = explain_answer(path, question)
+        return Explanation(tuple(heading), (), content, once=True)
     _check_network(path, question, helpers)
     rule = _rule(question)
     shape = question.get("input_shape")
@@ -219,8 +235,9 @@ def _verdict(
     return Item(number, row["status"], tuple(lines), content, _pictures(before, witness, form))
 
 
-def _read_verdicts(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """The question, and the verdicts by point; a file that is being written too."""
+def _read_verdicts(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]] | None]:
+    """The question, and the verdicts by point; a file that is being written too. The answer to a
+    VNN-LIB query has no points."""
     from qll.files import read_json, read_lines
 
     if path.name.endswith(".partial"):
@@ -231,14 +248,8 @@ def _read_verdicts(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     else:
         question = read_json(path, "verdicts", fix="give a file of 'qll verify --json'")
         rows = question.pop("verdicts", None)
-    if isinstance(question.get("answer"), str) and "query" in question:
-        raise InputError(
-            f"{path} is the answer to a VNN-LIB query",
-            expected="verdicts of a rule, whose parts can be told apart",
-            found=f"'{question['answer']}'" + _OF_ANSWERS.get(question["answer"], ""),
-            fix="make a rule of it by 'qll export QUERY --network NET --to qll', verify that with "
-            "--json FILE, and explain FILE",
-        )
+    if isinstance(question.get("answer"), str) and isinstance(question.get("query"), str):
+        return question, None
     wanted = {"text": str, "network_sha256": str}
     fits = all(isinstance(question.get(key), kind) for key, kind in wanted.items())
     if not fits or not isinstance(rows, list) or not all(map(_is_verdict, rows)):
@@ -246,8 +257,7 @@ def _read_verdicts(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
             f"{path} holds no verdicts",
             expected="a file that 'qll verify --json FILE' wrote",
             found=f"fields {', '.join(sorted(question)[:8])}" if question else "another file",
-            fix="give that file, a certificate, or the folder of 'qll attack --out'; of a query, "
-            "'qll export QUERY --to qll' makes a rule to verify",
+            fix="give that file, a certificate, or the folder of 'qll attack --out'",
         )
     return question, sorted(rows, key=lambda row: int(row["point"]))
 
