@@ -173,3 +173,50 @@ def test_a_rule_of_a_table_is_shown_with_it(tmp_path: Path) -> None:
     words = ["show", str(tmp_path / "rule.qll"), "--data", str(tmp_path / "t.csv")]
     found = CliRunner().invoke(build_app(), [*words, "--target", "y", "--as", "ascii"])
     assert found.exit_code == 0 and "box([0, 0], [6, 2])" in found.output
+
+
+RULES = {
+    "met": ("forall x in box(0, 1) and x[1] >= 0.5: y[0] >= y[1]", {}),
+    "empty": (
+        "forall x in box(0, 1) and x[1] >= 2: y[0] >= y[1]",
+        {"premise": "no input meets it"},
+    ),
+    "two points": (
+        "forall x in box(0, 1), x2 in box(0, 1) and x2[3] >= x[3] + 2: y2[0] >= y[0]",
+        {"premise": "no input meets it"},
+    ),
+    "always": ("forall x in box(0, 1): y[0] >= y[0]", {"claim": "true of every network"}),
+    # Read as closed, it says nothing; as it is written, none could obey.
+    "strict": ("forall x in box(0, 1): y[0] > y[0]", {"premise": "the rule says nothing"}),
+    "a part always": ("forall x in box(0, 1): y[0] >= y[0] and y[1] >= 0", {}),
+    "never": (
+        "forall x in box(0, 1): y[1] >= y[1] + 1 or y[2] <= y[2] - 1",
+        {"claim": "none can obey"},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_a_rule_alone(tmp_path: Path, name: str) -> None:
+    text, wrong = RULES[name]
+    (tmp_path / "rule.qll").write_text(text)
+    code, found = _found(tmp_path, str(tmp_path / "rule.qll"))
+    assert {t: f["said"] for t, f in found.items() if f["state"] == "wrong"}.keys() == wrong.keys()
+    assert code == bool(wrong)
+    for topic, said in wrong.items():
+        assert said in found[topic]["said"]
+    assert found["for every"]["said"].startswith("x") and "--network" in found["next"]["said"]
+
+
+def test_what_a_shipped_rule_asks_for(tmp_path: Path) -> None:
+    code, found = _found(tmp_path, "classification-robustness", "--set", "epsilon=8/255")
+    assert code == 0
+    assert "asked around each data point and its label" in found["rule"]["said"]
+    assert found["parameter"]["said"].startswith("epsilon = 0.0313725, in the units of the inputs")
+
+
+def test_an_epsilon_of_255ths(tmp_path: Path) -> None:
+    _, found = _found(tmp_path, "not-both", *OPTIONS, "--set", "epsilon=8")
+    assert found["region"]["state"] == "note"
+    assert "the data go from 0 to 1" in found["region"]["fix"]
+    assert "write 8/255" in found["region"]["fix"]

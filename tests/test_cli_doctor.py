@@ -67,12 +67,14 @@ def test_every_command_stands_in_a_group_and_has_an_example() -> None:
 
 
 def test_the_list_of_rules_fits_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    from qll.cli.show import _entry
+    from qll.cli.answers import fitted
 
-    text = "a piece of clothing beats every kind of footwear, and the other way round"
-    assert "\n" not in _entry("clothing", text)  # a pipe has a line each
+    text = (
+        f"{'clothing':34}a piece of clothing beats every kind of footwear, and the other way round"
+    )
+    assert "\n" not in fitted(text, 34)  # a pipe has a line each
     monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
     monkeypatch.setenv("COLUMNS", "80")
-    lines = _entry("clothing", text).splitlines()
+    lines = fitted(text, 34).splitlines()
     assert len(lines) == 2 and all(len(line) <= 80 for line in lines)
     assert lines[1].startswith(" " * 34 + "footwear")

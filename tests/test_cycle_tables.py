@@ -117,6 +117,22 @@ def test_a_cycle_of_a_regression_goes_by_r2(tmp_path: Path) -> None:
     assert result.chosen.pacc > 0.8 and result.ending == "met"
 
 
+def test_one_answer_is_a_repair_where_the_rule_asks_for_it(tmp_path: Path) -> None:
+    """Class 1 wins from x[0] + x[1] = 1.4 on; the rule leaves class 0 alone in its region."""
+    model = nn.Sequential(nn.Linear(2, 4), nn.ReLU(), nn.Linear(4, 2))
+    with torch.no_grad():
+        model[0].weight.copy_(torch.tensor([[1.0, 1.0]] * 4))
+        model[0].bias.copy_(torch.tensor([0.0, -1.2, -1.3, -1.4]))
+        model[2].weight.zero_()
+        model[2].weight[1].copy_(torch.tensor([1.0, 0.5, 0.5, 0.5]))
+        model[2].bias.copy_(torch.tensor([1.4, -0.15]))
+    rule = qll.parse("forall x in box(0, 1) and x[0] <= 0.5: y[0] >= y[1]", outputs=2)
+    export_onnx(model.eval(), tmp_path / "net.onnx", input_shape=(2,))
+    result, _ = qll.repair(rule, str(tmp_path / "net.onnx"), budget="30s", steps=100)
+    assert result.violated_before > 0
+    assert result.status == "verified" and result.constant is None and result.is_success
+
+
 def found(number: int, pacc: float, constant: str | None = None) -> Round:
     return Round(
         number=number, epochs=1, pacc=pacc, csat=1.0, limit=1.0, verified=1, falsified=0, unknown=0,

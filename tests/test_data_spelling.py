@@ -60,7 +60,7 @@ def test_units_and_stray_words_are_named_by_their_cell(tmp_path: Path) -> None:
     path = table(tmp_path, "area,rent\n" + "\n".join(rows) + "\n")
     said = refusal(path, "rent")
     assert "line 9, column 'area': a word stands among numbers" in said
-    assert "29 of the column's 30 cells, found '7,5'" in said
+    assert "29 of the column's 30 cells, found '7,5'" in said and "Fix: write 7.5." in said
 
 
 def test_another_encoding_is_named_with_the_way_out(tmp_path: Path) -> None:

@@ -262,3 +262,8 @@ def test_many_certificates_are_counted_and_what_is_wrong_is_told(
     assert "and 10 more, all confirmed: --all tells each" in text
     text = CliRunner().invoke(build_app(), [*command, "--all"]).output
     assert text.count(": verified: confirmed") == 13 and "more, all confirmed" not in text
+
+
+def test_the_folder_of_a_repair_is_told_by_its_certificates(asked: Path, tmp_path: Path) -> None:
+    (tmp_path / "certificates").symlink_to(asked / "proofs", target_is_directory=True)
+    assert "1 verified: no point of the region breaks the rule" in said_by(tmp_path)

@@ -238,3 +238,19 @@ def test_what_is_expected_is_said_as_it_is_typed() -> None:
 
     ignored = set(_grammar().ignore_tokens)
     assert {terminal.name for terminal in _grammar().terminals} - ignored <= set(_READABLE)
+
+
+@pytest.mark.parametrize(
+    ("text", "fix"),
+    [
+        ("forall x in box(0, 1): y[0] => y[1]", "write >= for 'at least'"),
+        ("y[0] >= y[1] && y[2] >= 0", "write and"),
+        ("for all x in box(0, 1): y[0] >= y[1]", "write forall"),
+        ("forall x in ball(x0, 0.1): argmax(y) == label", "say which output is the greatest"),
+        ("!(y[0] >= y[1])", "write not"),
+    ],
+)
+def test_what_other_languages_write(text: str, fix: str) -> None:
+    with pytest.raises(QllError) as caught:
+        qll.parse(text)
+    assert caught.value.fix.startswith(fix)

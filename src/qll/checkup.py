@@ -20,6 +20,9 @@ from torch import Tensor, nn
 from qll.data import DataSet
 from qll.doctor import Finding
 from qll.errors import InputError, QllError
+from qll.formula.fold import walk
+from qll.formula.hard import Affine, HardForm, Max
+from qll.formula.nodes import Box, Entry, Linear, Member
 from qll.metrics import vacuous_labels
 from qll.networks import Network
 from qll.networks import load as load_network
@@ -36,6 +39,7 @@ _POINTS = 1000  # data points at which the rule is judged
 _TRIED = 3  # regions decided, with so many seconds for each
 _SECONDS = 3.0
 _LOOKED = 20  # data points around which some input must meet the premises
+_FAR = 8  # deviations that a region may reach before one looks twice
 _WARM = 0.5  # seconds of training before it is measured
 
 
@@ -63,8 +67,8 @@ def examine(subject: Subject) -> Iterator[Finding]:
     except QllError as error:
         yield _wrong("rule", error)
         return
-    yield from _rule(prop)
-    empty = list(_empty(prop, network, subject.data))
+    yield from _rule(prop, subject)
+    empty = list(_settled(prop)) or list(_empty(prop, network, subject.data))
     yield from empty
     if network is not None:
         yield _certifiable(network)
@@ -74,6 +78,8 @@ def examine(subject: Subject) -> Iterator[Finding]:
             yield _training(subject.rule, subject.data)
     if network is not None and prop.is_closed and not empty:
         yield from _asked_once(prop, network)
+    if subject.network is None and subject.data is None:
+        yield Finding("next", _NEXT, "note")
 
 
 def _property(subject: Subject, network: Network | None) -> Property:
@@ -100,16 +106,89 @@ def _size(network: Network) -> Finding:
     return Finding("network", f"{ends}, {counted} layers")
 
 
-def _rule(prop: Property) -> Iterator[Finding]:
-    points = [binder.point for binder in prop.binders]
-    about = "two points" if "x2" in points else "one point"
-    where = "of the whole region, without data" if prop.is_closed else "around data points"
-    spoken = ", ".join(sorted(prop.sources | ({"label"} if prop.uses_labels else set())))
-    yield Finding("rule", f"{prop.name}: {about}, {where}; it speaks of {spoken}")
+def _rule(prop: Property, subject: Subject) -> Iterator[Finding]:
+    if prop.is_closed:
+        where = "asked once, of the whole region: it depends on no data point"
+    else:
+        own = " and its label" if prop.uses_labels else ""
+        where = f"asked around each data point{own}"
+    yield Finding("rule", f"{prop.name}: {where}")
+    for binder in prop.binders:
+        yield Finding("for every", _cut(repr(binder)))
+    if subject.network is None:
+        yield Finding("entries", _entries(prop))
+    for declared in prop.specification.parameters:
+        said = f"{declared.name} = {prop.value_of(declared.name):g}, {_UNITS[declared.unit]}"
+        yield Finding("parameter", f"{said}; --set {declared.name}=... changes it")
     for note in prop.notes:
         yield Finding("rule", note, "note")
 
 
+_UNITS = {
+    "input": "in the units of the inputs as the network takes them",
+    "probability": "a probability",
+    "logit": "a logit",
+    "number": "a number",
+    "rate": "a rate",
+}
+_LONGEST = 300  # characters of a region: that of a table may have hundreds of numbers
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]} ..."
+
+
+def _entries(prop: Property) -> str:
+    named = {declared.kind: declared.names for declared in prop.specification.names}
+    parts = [
+        f"{kind} {_cut(', '.join(named[kind]))}" for kind in ("inputs", "outputs") if kind in named
+    ]
+    if "outputs" not in named:
+        count = prop.specification.outputs
+        parts.append("as many outputs as the network has" if count is None else f"{count} outputs")
+    return "; ".join(parts)
+
+
+def _settled(prop: Property) -> Iterator[Finding]:
+    """A rule in which the outputs cancel each other is true or false whatever they are."""
+    if prop.uses_labels:
+        return
+    try:
+        form = prop.hard_form(outputs=_least_outputs(prop))
+    except QllError:  # it needs the shape of an input, or other things that are told later
+        return
+    always = _sign(form, strict=bool(prop.notes))
+    if always is not None:
+        said = "true of every network: there is nothing to train or prove"
+        broken = "false of every network: none can obey it"
+        fix = "see whether both sides of its comparisons are meant to be the same outputs"
+        yield Finding("claim", said if always else broken, "wrong", fix)
+
+
+def _least_outputs(prop: Property) -> int:
+    """Where their number is open: as many as the rule names."""
+    entries = [node for node in walk(prop.formula) if isinstance(node, Entry)]
+    named = [index.offset for entry in entries for index in entry.indices if index.name is None]
+    return prop.specification.outputs or max([1, *named]) + 1
+
+
+def _sign(form: HardForm, *, strict: bool) -> bool | None:
+    """Whether it is at most 0 (the rule holds) or above it (broken), at any values; None: it
+    depends on them, or on whether a comparison was ``strict``, which the form does not say."""
+    if isinstance(form, Affine):
+        open_ = form.terms or (strict and form.constant == 0)
+        return None if open_ else bool(form.constant <= 0)
+    signs = [_sign(part, strict=strict) for part in form.parts]
+    decided = not isinstance(form, Max)  # one part that holds is enough for a minimum
+    if decided in signs:
+        return decided
+    return None if None in signs else not decided
+
+
+_NEXT = (
+    "--network NET.onnx adds: do its layers fit, can verdicts be certified, a first proof; --data: "
+    "how far the region reaches, what training takes; both: is it broken already"
+)
 _NOTHING = "the rule says nothing, whatever the network computes"
 _COMPARE = (
     "compare the rule's conditions on inputs with each other and with the region's bounds "
@@ -118,35 +197,58 @@ _COMPARE = (
 
 
 def _empty(prop: Property, network: Network | None, data: DataSet | None) -> Iterator[Finding]:
-    count = _unmet(prop, network, data)
-    if count is not None:
+    met, count = _met(prop, network, data)
+    if met is False:
         where = "" if prop.is_closed else f" around each of {count} data points"
         yield Finding("premise", f"no input meets it{where}: {_NOTHING}", "wrong", _COMPARE)
 
 
-def _unmet(prop: Property, network: Network | None, data: DataSet | None) -> int | None:
-    """The number of regions looked at, if no input of any of them meets the premises: decided
-    exactly, as a proof decides it. What outputs a network has makes no difference, so a stand-in
-    has some; what they are at a data point does."""
+def _met(prop: Property, network: Network | None, data: DataSet | None) -> tuple[bool | None, int]:
+    """Whether some input of some region meets the premises, and how many regions were looked at:
+    decided exactly, as a proof decides it; None where it cannot be. What outputs a network has
+    makes no difference, so a stand-in has some; what they are at a data point does."""
     from qll.verify.api import Problem
 
     x = None if prop.is_closed or data is None else data.test.batch(slice(0, _LOOKED))[0]
     if prop.uses_labels or (x is None and not prop.is_closed):
-        return None  # labels are looked at with the data
+        return None, 0  # labels are looked at with the data
     if network is None or "y0" not in prop.sources:
-        shape = None if data is None else data.shape
+        shape = _shape(prop) if data is None else data.shape
         shape = network.input_shape if network is not None else shape
-        outputs = prop.specification.outputs if network is None else network.output_size
-        if shape is None or outputs is None or "y0" in prop.sources:
-            return None
+        outputs = _least_outputs(prop) if network is None else network.output_size
+        if shape is None or "y0" in prop.sources:
+            return None, 0
         network = _stand_in(shape, outputs)
     try:
         problem = Problem.of(prop, network, x, timeout=_SECONDS)
         queries = [problem.query(index) for index in range(len(problem))]
         met = any(not case.vacuous for query in queries for case in query.cases)
     except QllError:
-        return None  # named by what asks the rule for real
-    return None if met else len(queries)
+        return None, 0  # named by what asks the rule for real
+    return met, len(queries)
+
+
+def _shape(prop: Property) -> tuple[int, ...] | None:
+    """Of an input that has every entry the rule speaks of: further ones change no premise."""
+    for declared in prop.specification.names:
+        if declared.kind == "inputs":
+            return (len(declared.names),)
+    parts = [part for binder in prop.binders for part in binder.parts]
+    for part in parts:
+        if isinstance(part, Box) and len(part.lower) > 1:
+            return (len(part.lower),)
+    roots = [prop.formula, *(part.formula for part in parts if isinstance(part, Linear))]
+    found = [node for root in roots for node in walk(root) if isinstance(node, Entry)]
+    for part in parts:
+        found += getattr(part, "entries", ())
+        found += [part.entry] if isinstance(part, Member) else []
+    indices = [entry.indices for entry in found if entry.source in ("x", "x2")]
+    axes = {len(index) for index in indices}
+    if len(axes) > 1 or any(i.name is not None for index in indices for i in index):
+        return None
+    if not indices:
+        return (1,)
+    return tuple(max(place) + 1 for place in zip(*([i.offset for i in index] for index in indices)))
 
 
 def refuse_empty(config: TrainConfig, data: DataSet) -> None:
@@ -155,7 +257,7 @@ def refuse_empty(config: TrainConfig, data: DataSet) -> None:
     if data.schema is None or config.is_baseline:
         return
     prop = load_fitting(config.property, data.schema, **config.parameters)
-    if _unmet(prop, None, data) is not None:
+    if _met(prop, None, data)[0] is False:
         raise InputError(
             f"no input meets the premises of '{prop.name}'",
             expected="a rule that some input of its region can break",
@@ -219,7 +321,17 @@ def _radius(prop: Property, x: Tensor) -> Iterator[Finding]:
     if len(held):
         ratio = float((width[moved & (spread > 0)] / held).median())
         said = f"{int(moved.sum())} of {len(moved)} inputs move, by {ratio:.2g} deviations (median)"
-        yield Finding("region", said, "note" if ratio > 8 else "ok")
+        # All that the data ever do is within reach: a radius in 255ths, mostly.
+        span = (x.flatten(1).amax(0) - x.flatten(1).amin(0))[moved]
+        across = not prop.is_closed and bool((width[moved] >= span).all())
+        if not across and ratio <= _FAR:
+            yield Finding("region", said)
+            return
+        if across:
+            said += ": all the way from the least to the greatest value in the data"
+        ends = f"the data go from {float(x.min()):.4g} to {float(x.max()):.4g}"
+        fix = f"{ends}, and epsilon is in their units: if it was meant in 255ths, write 8/255"
+        yield Finding("region", said, "note", fix if "epsilon" in prop.values else "")
 
 
 def _judged(

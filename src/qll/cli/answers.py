@@ -77,6 +77,19 @@ def strict(value: Any) -> Any:
     return [strict(item) for item in value] if isinstance(value, list | tuple) else value
 
 
+def fitted(line: str, indent: int) -> str:
+    """One line; on a terminal, as many as its width asks for, the later ones indented."""
+    import shutil
+    import textwrap
+
+    if sys.stdout is None or not sys.stdout.isatty():
+        return line
+    width = max(shutil.get_terminal_size().columns, indent + 20)
+    return textwrap.fill(
+        line, width, subsequent_indent=" " * indent, break_on_hyphens=False, break_long_words=False
+    )
+
+
 def fail(text: str) -> None:
     """A part of the answer that is said in any case: beside JSON, and if quiet, as an error."""
     typer.echo(text, file=_held[-1][1] if _held else None)

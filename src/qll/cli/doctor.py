@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from qll.cli.answers import JsonFile, store
+from qll.cli.answers import JsonFile, fitted, store
 
 if TYPE_CHECKING:
     from qll.doctor import Finding
@@ -51,9 +51,11 @@ def report(findings: Iterable[Finding], out: Path | None) -> None:
     found = []
     for item in findings:
         found.append(item)
-        typer.echo(f"{_MARKS[item.state]:<{_WIDTH}} {item.topic:<{_TOPIC}} {item.said}")
+        begin = _WIDTH + _TOPIC + 2
+        line = f"{_MARKS[item.state]:<{_WIDTH}} {item.topic:<{_TOPIC}} {item.said}"
+        typer.echo(fitted(line, begin))
         if item.fix and item.state not in ("ok", "optional"):  # those are asked for by purpose
-            typer.echo(f"{'':{_WIDTH + _TOPIC + 1}} Fix: {item.fix}")
+            typer.echo(fitted(f"{'':{begin}}Fix: {item.fix}", begin))
     store(out, {"findings": [asdict(item) for item in found]})
     if any(item.state == "wrong" for item in found):
         raise typer.Exit(EXIT_WRONG)

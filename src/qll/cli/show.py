@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import enum
-import shutil
-import sys
-import textwrap
 from typing import Annotated
 
 import typer
 
-from qll.cli.answers import JsonFile, store
+from qll.cli.answers import JsonFile, fitted, store
 from qll.cli.options import Features, Target, data_options, parse_settings
 
 _NAME = 34  # columns of a name
@@ -48,7 +45,7 @@ def show(
     if name is None:
         found = purposes()
         for known, purpose in found.items():
-            typer.echo(_entry(known, purpose))
+            typer.echo(fitted(f"{known:{_NAME}}{purpose}", _NAME))
         store(out, found)
         return
     schema = None
@@ -76,15 +73,6 @@ def show(
         )
         said["slack"] = {"logic": logic, "below": below, "above": above}
     store(out, said)
-
-
-def _entry(name: str, purpose: str) -> str:
-    """One line; on a terminal, as many as its width asks for."""
-    line = f"{name:{_NAME}}{purpose}"
-    if sys.stdout is None or not sys.stdout.isatty():
-        return line
-    width = max(shutil.get_terminal_size().columns, _NAME + 20)
-    return textwrap.fill(line, width, subsequent_indent=" " * _NAME, break_on_hyphens=False)
 
 
 def register(app: typer.Typer) -> None:

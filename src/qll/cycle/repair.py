@@ -437,7 +437,11 @@ class _Repair:
         after = self.prop.holds(y, **self._others(self.model, fresh.points))
         kept = None if self.anchor is None else self.anchor.kept(self.model)
         constant = None if kept is None else kept.constant
-        if constant is None and _is_flat(y, decided) and not _is_flat(fresh.outputs, before):
+        # One answer is no collapse where the rule asks for just that: the original gave one, too,
+        # wherever it obeyed.
+        own = fresh.obeys if bool(fresh.obeys.any()) else torch.ones_like(fresh.obeys)
+        varied = not _is_flat(fresh.outputs[own], before[own])
+        if constant is None and varied and _is_flat(y, decided):
             constant = "it answers the same at all sampled points of the region"
         result = RepairResult(
             status="unknown" if checker == "refused" else str(verdict.status),

@@ -88,5 +88,9 @@ def refuse_misspelled(name: str, table: Table) -> None:
             where=place,
             expected=f"a number, as in {others} of the column's {len(texts)} cells",
             found=first,
-            fix="correct the cell, or leave it empty and say what to do about missing values",
+            fix=(
+                f"write {texts[words[0]].strip().replace(',', '.')}"
+                if _WITH_COMMA.fullmatch(texts[words[0]])
+                else "correct the cell, or leave it empty and say what to do about missing values"
+            ),
         )

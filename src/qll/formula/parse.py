@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from functools import cache
 from importlib import resources
@@ -44,11 +45,12 @@ def parse_specification(
     except UnexpectedToken as error:
         if error.token.type == "$END":
             raise _unexpected_end(text, name) from error
-        raise _unexpected(
-            name, error.line, error.column, f"'{error.token}'", error.accepts or error.expected
-        ) from error
+        terminals = error.accepts or error.expected
+        place = f"{name}:{error.line}:{error.column}"
+        raise _unexpected(text, place, f"'{error.token}'", terminals) from error
     except UnexpectedCharacters as error:
-        raise _unexpected(name, error.line, error.column, f"'{error.char}'", ()) from error
+        place = f"{name}:{error.line}:{error.column}"
+        raise _unexpected(text, place, f"'{error.char}'", ()) from error
     _check_depth(tree, name)
     try:
         known = domain if checked else domain or OPEN
@@ -144,7 +146,25 @@ def _expected(terminals: Any) -> str:
     return " or ".join(words) if words else "a word or a sign of the language"
 
 
-def _unexpected(name: str, line: int, column: int, found: str, terminals: Any) -> FormulaError:
+# What other languages write, and what it is here; sought in a text that could not be read.
+_SLIPS = {
+    r"=>": "write >= for 'at least', -> for 'implies'",
+    r"=<": "write <=",
+    r"&&?": "write and",
+    r"\|\|?": "write or",
+    r"\bfor all\b": "write forall, one word",
+    r"\bargmax\b": "say which output is the greatest: forall i in outputs: y[2] >= y[i]",
+    r"![^=]": "write not",
+    r"\*\*|\^": "quantities are linear: there are no powers",
+}
+
+
+def _fix(text: str) -> str | None:
+    code = re.sub(r"#.*", "", text)
+    return next((said for slip, said in _SLIPS.items() if re.search(slip, code)), None)
+
+
+def _unexpected(text: str, place: str, found: str, terminals: Any) -> FormulaError:
     if '"' in found and "DECIMAL" in set(map(str, terminals)):
         # A value of a category, as a table has it.
         return FormulaError(
@@ -153,14 +173,14 @@ def _unexpected(name: str, line: int, column: int, found: str, terminals: Any) -
             found=found,
             fix='write x["fuel=petrol"] == 1 for a value of its own input, or the number of the '
             "value; 'qll data FILE' shows them",
-            where=f"{name}:{line}:{column}",
+            where=place,
         )
     return FormulaError(
         "this does not follow the grammar",
         expected=_expected(terminals),
         found=found,
-        fix="see docs/language.md, or 'qll show' for properties to start from",
-        where=f"{name}:{line}:{column}",
+        fix=_fix(text) or "see docs/language.md, or 'qll show' for properties to start from",
+        where=place,
     )
 
 
@@ -170,6 +190,6 @@ def _unexpected_end(text: str, name: str) -> FormulaError:
         "the text ends before the formula does",
         expected="a formula",
         found="the end of the text",
-        fix="complete the formula, or close the open parenthesis",
+        fix=_fix(text) or "complete the formula, or close the open parenthesis",
         where=f"{name}:{len(lines)}:{len(lines[-1]) + 1}",
     )

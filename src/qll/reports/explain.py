@@ -106,7 +106,7 @@ def spans(numbers: Sequence[int]) -> str:
             ends[-1][1] = number
         else:
             ends.append([number, number])
-    said = []
+    said: list[str] = []
     for first, last in ends:
         said += [f"{first} to {last}"] if last > first + 1 else map(str, range(first, last + 1))
     return ", ".join(said[:MOST_LISTED]) + (", ..." if len(said) > MOST_LISTED else "")
@@ -151,8 +151,8 @@ def explain(
     network is elsewhere); ``data`` the names and units of features."""
     path = Path(path)
     if path.is_dir() and not any(path.glob(f"*{CERTIFICATE}")):
-        kept = path / "counterexamples.npz"
-        path = kept if kept.is_file() else path / "verdicts.json"
+        kept = (path / "counterexamples.npz", path / "verdicts.json", path / "certificates")
+        path = next((place for place in kept if place.exists()), kept[1])
     if not path.exists():
         raise InputError(
             f"there is nothing to explain in {path}",
@@ -192,7 +192,8 @@ def _verdicts(path: Path, helpers: Helpers) -> Explanation:
     heading = [
         f"rule {question.get('property', '')}, asked "
         + ("once: it depends on no data point" if once else f"of {asked} points")
-        + f", {float(question.get('timeout', 0.0)):g} s each, by {question.get('backend', 'bab')}",
+        + f", {float(question.get('timeout', 0.0)):g} s{'' if once else ' each'}, "
+        f"by {question.get('backend', 'bab')}",
         *(f"    {line}" for line in str(question["text"]).strip().splitlines()),
         f"network: sha256 {question['network_sha256']}"
         + (", which takes normalised input" if question.get("mean") is not None else ""),
