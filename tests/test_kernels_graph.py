@@ -20,6 +20,7 @@ from qll.kernels.announce import SlowPath, announced
 from qll.kernels.graph import GraphPlan, plan_graph
 from qll.kernels.network import plan_network
 from qll.kernels.plan import run_network
+from qll.kernels.steps import PICKED, PICKED_ROWS, POOL
 from qll.networks import load
 from qll.networks.activations import ACTIVATIONS
 from qll.networks.activations.clip import Clip
@@ -100,6 +101,30 @@ def pooled() -> nn.Module:
     )
 
 
+def pooled_at_once() -> nn.Module:
+    """Convolutions that are pooled as they are computed: a row that no window takes, channels that
+    fill no tile, a ReLU before and behind, a scale behind (of either sign) that is none of theirs,
+    a pooling of columns only."""
+    scaled = nn.BatchNorm2d(16)
+    with torch.no_grad():
+        scaled.weight.copy_(torch.linspace(-1.0, 1.0, 16))
+    return nn.Sequential(
+        nn.Conv2d(3, 8, 2, padding=1),
+        nn.BatchNorm2d(8),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(8, 15, 3, padding=1),
+        nn.MaxPool2d((1, 2)),
+        nn.ReLU(),
+        nn.Conv2d(15, 16, 1),
+        nn.MaxPool2d((2, 1)),
+        scaled,
+        nn.Tanh(),
+        nn.Flatten(),
+        nn.Linear(64, 5),
+    )
+
+
 def rows_and_columns() -> nn.Module:
     """Linear layers of a table's last axis, convolutions of one axis, a padded maximum."""
     return nn.Sequential(
@@ -145,6 +170,7 @@ MODULES: dict[str, Callable[[], nn.Module]] = {
     "residual, five channels": lambda: residual(5),
     "joined": joined,
     "pooled": pooled,
+    "pooled at once": pooled_at_once,
     "rows and columns": rows_and_columns,
     "untouched": untouched,
 }
@@ -181,7 +207,7 @@ def test_outputs_and_gradients_agree_with_float64(name: str, count: int) -> None
     assert_agrees(plan_network(module, SHAPE), module, count)
 
 
-@pytest.mark.parametrize("name", ["residual", "joined", "pooled", "products"])
+@pytest.mark.parametrize("name", ["residual", "joined", "pooled", "pooled at once", "products"])
 def test_refresh_reads_the_new_weights(name: str) -> None:
     module = built(name)
     plan = plan_network(module, SHAPE)
@@ -211,8 +237,16 @@ def test_a_network_that_is_too_large_for_rows_is_left_to_torch() -> None:
     assert "more values" in str(plan_network(wide, (1, 102, 102)))
 
 
-def test_a_nan_stays_in_its_lane() -> None:
-    plan = plan_network(built("residual"), SHAPE)
+def test_convolutions_are_pooled_as_they_are_computed() -> None:
+    plan = plan_network(built("pooled at once"), SHAPE)
+    assert isinstance(plan, GraphPlan)
+    assert (plan.forward_steps[:, 0] == POOL).sum() == 3
+    assert {PICKED, PICKED_ROWS} <= set(plan.backward_steps[:, 0].tolist())
+
+
+@pytest.mark.parametrize("name", ["residual", "pooled at once"])
+def test_a_nan_stays_in_its_lane(name: str) -> None:
+    plan = plan_network(built(name), SHAPE)
     assert isinstance(plan, GraphPlan)
     points = np.random.default_rng(0).random((7, 192), dtype=np.float32)
     clean, _ = run_network(plan, points)
@@ -237,8 +271,9 @@ def test_the_compiled_form_of_an_activation_is_the_record(record) -> None:
         assert error.max() < 1e-6
 
 
-def test_both_engines_find_the_same() -> None:
-    module = built("residual")
+@pytest.mark.parametrize("name", ["residual", "pooled at once"])
+def test_both_engines_find_the_same(name: str) -> None:
+    module = built(name)
     prop = qll.parse("outputs 5\nforall x in ball(x0, 0.1): y[0] <= y[1]")
     x = torch.rand(40, *SHAPE)
     found = {

@@ -159,7 +159,8 @@ def callback(function: Callable[..., None], signature: Any, folder: Path | None)
     )
     if folder is not None:
         found._cache = Store(function, folder)
-    found.compile()
+    with global_compiler_lock, counted():
+        found.compile()
     return found
 
 

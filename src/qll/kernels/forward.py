@@ -160,8 +160,8 @@ class FirstLayerFunction(torch.autograd.Function):
         def work(first: int, last: int) -> None:
             step = plan.forward_steps[0]
             layer_forward(
-                first, last, step, plan.arrays(), points, plan.input_places, layer.out_places,
-                *layer.room(), out,
+                first, last, step, plan.arrays("forward"), points, plan.input_places,
+                layer.out_places, *layer.room(), out,
             )  # fmt: skip
 
         in_parts(len(points), work)
@@ -183,8 +183,8 @@ class FirstLayerFunction(torch.autograd.Function):
         def work(first: int, last: int) -> None:
             spread = aligned_floats(count * LANES), aligned_floats(plan.rows * LANES)
             layer_gradient(
-                first, last, plan.forward_steps[0], plan.arrays(), points, plan.input_places,
-                slopes, layer.out_places, *layer.room(), *spread,
+                first, last, plan.forward_steps[0], plan.arrays("forward"), points,
+                plan.input_places, slopes, layer.out_places, *layer.room(), *spread,
             )  # fmt: skip
             parts[first] = spread
 

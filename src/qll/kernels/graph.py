@@ -16,6 +16,7 @@ import numpy as np
 
 from qll.errors import NetworkError
 from qll.kernels.graph_operations import LargestOf, Sums, Tiles
+from qll.kernels.graph_pooled import PooledTiles, pooled_cells
 from qll.kernels.graph_rows import Indices, Operation, Rows
 from qll.kernels.plan import NetworkPlan
 from qll.kernels.steps import FROM_ZERO, PLAIN
@@ -157,6 +158,7 @@ class _Builder:
         # Of each layer: where its entries lie, and the operation whose own value it is.
         self.views: list[Indices] = []
         self.made_by: dict[int, Operation] = {}
+        self.rectified: dict[int, Operation] = {}  # or whose value it is behind a ReLU
         self._input()
         for number, node in enumerate(graph.nodes, start=1):
             form = _form(graph, number)
@@ -166,6 +168,7 @@ class _Builder:
             view = self._add(number, form, operands, node.sources, node.shape)
             self.views.append(view.reshape(node.shape))
         self._output()
+        self._read_points()
 
     def _input(self) -> None:
         shape = self.graph.tensor_shape
@@ -186,6 +189,14 @@ class _Builder:
             if ordered and not isinstance(made, LargestOf):
                 return
         self._sums(view[:, None], np.arange(len(view)), _identity, numbers=0)
+
+    def _read_points(self) -> None:
+        """One convolution or linear map that alone reads the input reads the points themselves."""
+        readers = [op for op in self.operations if (self.rows.owners(op.reads()) == 0).any()]
+        (only,) = readers if len(readers) == 1 else (None,)
+        if isinstance(only, Tiles) and (self.rows.owners(only.reads()) == 0).all():
+            only.reads_input = True
+            del self.operations[0]
 
     def end_in_input_gradient(self) -> int | None:
         """The last step is a tile that gives the gradient by the input, for which there are sign
@@ -250,6 +261,9 @@ class _Builder:
                     number, self._sums(_pick(flat, entries), _image_places(shape), _static(factors))
                 )
             case Largest(entries, sign):
+                view = self._pooled(number, sources[0], _pick(flat, entries), sign)
+                if view is not None:
+                    return view
                 if (flat < 0).any():  # a zero that was padded on is one of the values
                     flat = np.where(flat < 0, self._filler(0.0), flat)
                 operation = LargestOf(self.rows, _pick(flat, entries), _image_places(shape), sign)
@@ -264,6 +278,8 @@ class _Builder:
                     made = self.operations[-1]
                     flat = made.places if isinstance(made, Sums) else flat
                 made.activate(number, function)
+                if function == RELU:
+                    self.rectified[number] = made
                 return flat
             case Leaky():
                 return self._leaky(number, flat, shape)
@@ -275,6 +291,21 @@ class _Builder:
             found=type(form).__name__,
             fix="replace the layer",
         )
+
+    def _pooled(self, number: int, source: int, rows: Indices, sign: int) -> Indices | None:
+        """With the convolution before it as one operation, where there are kernels for it."""
+        made = self.made_by.get(source) or self.rectified.get(source)
+        last = self.operations[-1] if self.operations else None
+        if type(made) is not Tiles or made is not last or self.uses[source] != 1 or sign < 0:
+            return None
+        cells = pooled_cells(made, rows, self.rows.tallest)
+        if cells is None:
+            return None
+        self.rows.withdraw(made.out)
+        operation = PooledTiles(self.rows, made, cells)
+        self.operations[-1] = operation
+        self.made_by[number] = operation
+        return operation.out_rows()
 
     def _own(self, number: int, view: Indices) -> Indices:
         self.made_by[number] = self.operations[-1]
@@ -289,7 +320,7 @@ class _Builder:
         self, number: int, form: Scaled, operand: Indices, source: int, shape: Shape
     ) -> Indices:
         made = self.made_by.get(source)
-        if isinstance(made, Tiles) and self.uses[source] == 1 and made.activation is None:
+        if type(made) is Tiles and self.uses[source] == 1 and made.activation is None:
             parts = (form.factor, form.shift)
             if operand.shape == shape and all(made.is_by_channel(p.shape, shape) for p in parts):
                 made.absorbed.append(number)

@@ -14,7 +14,7 @@ import numpy as np
 from qll.kernels.graph_rows import Forms, Indices, Operation, Rows, inverse, rising, runs
 from qll.kernels.plan import Floats
 from qll.kernels.steps import CHOSEN, FROM_BIAS, FROM_DESTINATION, LARGEST, PLAIN, RELU, SUM
-from qll.kernels.tables import height_dividing, height_for
+from qll.kernels.tables import Packing, height_dividing, height_for
 from qll.networks.entries import Form, Scaled, Windowed
 from qll.networks.matrices import Array
 
@@ -42,6 +42,7 @@ class Tiles(Operation):
     ) -> None:
         super().__init__()
         self.node, self.taps, self.groups, self.order = node, taps, groups, order
+        self.number, self.given = node, source
         self.absorbed: list[int] = []  # layers that scale and shift its channels
         self.channels, self.own = channels, channels // groups
         if groups == 1:
@@ -49,7 +50,7 @@ class Tiles(Operation):
         else:
             self.height = height_dividing(self.own, rows.tallest)
         self.stride = -(-channels // self.height) * self.height
-        self.out = rows.value(len(taps) * self.stride, len(taps) * channels)
+        self.out = rows.value(self.pixels * self.stride, self.pixels * channels)
         # Rows that lie one after the other are read as one run: the channels come in that order.
         inside = int((source >= 0).all(axis=0).argmax())
         self.place = np.argsort(source[:, inside], kind="stable") if groups == 1 else None
@@ -57,6 +58,13 @@ class Tiles(Operation):
         self.taken = len(source) // groups
         self.multiplications = int((taps >= 0).sum()) * channels * self.taken
         self.last_axis = last_axis
+        self.reads_input = False  # the points themselves, and not a copy of them
+        self.table, self.windows = self.source.tolist(), taps.tolist()
+
+    @property
+    def pixels(self) -> int:
+        """Pixels that it writes."""
+        return len(self.taps)
 
     def is_by_channel(self, part: tuple[int, ...], shape: tuple[int, ...]) -> bool:
         """Whether numbers of this shape, broadcast to the layer's, are one for each channel."""
@@ -66,7 +74,7 @@ class Tiles(Operation):
 
     def out_rows(self) -> Indices:
         """(channels, output pixels)."""
-        pixels = np.arange(len(self.taps)) * self.stride
+        pixels = np.arange(self.pixels) * self.stride
         return self.out.first + pixels[None, :] + np.arange(self.channels)[:, None]
 
     def reads(self) -> Indices:
@@ -96,6 +104,24 @@ class Tiles(Operation):
         return index if self.place is None else index[:, self.place]
 
     def forward(self, rows: Rows) -> None:
+        packing, bias = self._pack_forward(rows)
+        parts = self._parts()
+        for position, part in enumerate(parts):
+            block = len(rows.tables.blocks)
+            for pixel in range(len(self.taps)):
+                self._blocks(rows, pixel, part, packing, bias, pixel)
+            last = position == len(parts) - 1
+            rows.step(
+                self.height,
+                block,
+                FROM_BIAS if position == 0 else FROM_DESTINATION,
+                RELU if last and self.out.relu else PLAIN,
+                reads_input=self.reads_input,
+            )
+        self.finish(rows)
+
+    def _pack_forward(self, rows: Rows) -> tuple[Packing, int]:
+        """The weights, and the first bias."""
         entries, height, taken = self.taps.shape[1], self.height, self.taken
         index = np.full((self.stride, taken, entries), self.channels * taken * entries)
         index[: self.channels] = self._index()
@@ -105,34 +131,36 @@ class Tiles(Operation):
         self.weights.append(packing)
         bias = rows.biases
         rows.biases += self.out.rows
-        numbers = np.tile(np.arange(self.channels), len(self.taps))
-        places = np.repeat(np.arange(len(self.taps)) * self.stride, self.channels)
+        numbers = np.tile(np.arange(self.channels), self.pixels)
+        places = np.repeat(np.arange(self.pixels) * self.stride, self.channels)
         self.biases.append((bias + places + numbers, numbers))
-        table, windows = self.source.tolist(), self.taps.tolist()
-        parts = self._parts()
-        for position, part in enumerate(parts):
-            block = len(rows.tables.blocks)
-            for pixel, window in enumerate(windows):
-                under = [(k, tap) for k, tap in enumerate(window) if tap >= 0]
-                for b in range(self.stride // height):
-                    group = min(b * height // self.own, self.groups - 1)
-                    found = []
-                    for k, tap in under:
-                        first = packing.first + (b * entries + k) * taken * height
-                        for c, count in part[group]:
-                            if table[c][tap] >= 0:
-                                weight = first + (c - group * taken) * height
-                                found.append((table[c][tap], weight, count))
-                    row = pixel * self.stride + b * height
-                    rows.tables.block(self.out.first + row, found, height, bias + row)
-            last = position == len(parts) - 1
-            rows.step(
-                height,
-                block,
-                FROM_BIAS if position == 0 else FROM_DESTINATION,
-                RELU if last and self.out.relu else PLAIN,
-            )
-        self.finish(rows)
+        return packing, bias
+
+    def _blocks(
+        self,
+        rows: Rows,
+        pixel: int,
+        part: list[list[tuple[int, int]]],
+        packing: Packing,
+        bias: int,
+        place: int,
+        *,
+        only: int | None = None,
+    ) -> None:
+        """The blocks of the channels of one pixel, or one of them, written to a pixel's place."""
+        entries, height, taken = self.taps.shape[1], self.height, self.taken
+        under = [(k, tap) for k, tap in enumerate(self.windows[pixel]) if tap >= 0]
+        for b in range(self.stride // height) if only is None else (only,):
+            group = min(b * height // self.own, self.groups - 1)
+            found = []
+            for k, tap in under:
+                first = packing.first + (b * entries + k) * taken * height
+                for c, count in part[group]:
+                    if self.table[c][tap] >= 0:
+                        weight = first + (c - group * taken) * height
+                        found.append((self.table[c][tap], weight, count))
+            row = place * self.stride + b * height
+            rows.tables.block(self.out.first + row, found, height, bias + row)
 
     def _parts(self) -> list[list[list[tuple[int, int]]]]:
         """Runs of channels whose rows follow one another at every pixel, by group; a long linear
@@ -157,7 +185,7 @@ class Tiles(Operation):
     def backward(self, rows: Rows) -> None:
         places, number = self._destinations(rows)
         taken = len(places) // self.groups
-        height = _contiguous_height(places, taken, rows.tallest)
+        height = contiguous_height(places, taken, rows.tallest)
         entries, own = self.taps.shape[1], self.own
         index = np.append(
             self._index().transpose(1, 0, 2),
@@ -220,7 +248,7 @@ class Tiles(Operation):
         return places, numbers
 
 
-def _contiguous_height(places: Indices, taken: int, tallest: int) -> int:
+def contiguous_height(places: Indices, taken: int, tallest: int) -> int:
     """The highest tile whose rows follow one another, wherever it is put."""
     for height in (8, 4):
         if height > tallest or taken % height:

@@ -59,6 +59,12 @@ class Rows:
         self.values.append(Value(self.reserve(rows), rows, entries))
         return self.values[-1]
 
+    def withdraw(self, value: Value) -> None:
+        """The last value, before anything but views was made of it."""
+        if self.values.pop() is not value or self.rows != value.first + value.rows:
+            raise ValueError("only the last value can be withdrawn")
+        self.rows = value.first
+
     def step(
         self, kind: int, first_block: int, start: int, finish: int, *, reads_input: bool = False
     ) -> None:

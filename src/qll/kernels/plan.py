@@ -48,8 +48,31 @@ class NetworkPlan(ABC):
     def refresh(self) -> None:
         """Read the module's weights anew."""
 
-    def arrays(self) -> tuple[Any, ...]:
-        return self.blocks, self.taps, self.weights, self.biases, self.functions, self.params
+    @cached_property
+    def _attack_runners(self) -> NDArray[np.int64]:
+        from qll.kernels.runners import attack_addresses
+
+        return attack_addresses(self.forward_steps, self.backward_steps)
+
+    @cached_property
+    def _step_runners(self) -> NDArray[np.int64]:
+        from qll.kernels.runners import step_addresses
+
+        return step_addresses(np.concatenate([self.forward_steps, self.backward_steps]))
+
+    @cached_property
+    def _forward_runners(self) -> NDArray[np.int64]:
+        from qll.kernels.runners import step_addresses
+
+        return step_addresses(self.forward_steps)
+
+    def arrays(self, use: str = "attack") -> tuple[Any, ...]:
+        """For the kernels: for an ``attack``, the ``forward`` steps, or each single ``step``."""
+        runners = getattr(self, f"_{use}_runners")
+        return (
+            self.blocks, self.taps, self.weights, self.biases, self.functions, self.params,
+            runners,
+        )  # fmt: skip
 
 
 def run_network(
@@ -66,7 +89,7 @@ def run_network(
     outputs = np.empty((count, plan.outputs), dtype=np.float32)
     gradient = None if cotangent is None else np.empty((count, plan.inputs), dtype=np.float32)
     lanes, rows = aligned_floats(plan.inputs * LANES), aligned_floats(plan.rows * LANES)
-    table: Any = plan.arrays()
+    table: Any = plan.arrays("step")
     last = slice(plan.output_row * LANES, (plan.output_row + plan.outputs) * LANES)
     for begin in range(0, count, LANES):
         part = slice(begin, min(begin + LANES, count))

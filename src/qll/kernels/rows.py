@@ -36,22 +36,17 @@ from qll.kernels.simd import (
     store,
 )
 from qll.kernels.steps import (
-    ACTIVATE,
     BLOCK_FIELDS,
-    CHOSEN,
     FROM_BIAS,
     FROM_DESTINATION,
     GATE,
-    LARGEST,
     RELU,
-    SCALE,
-    SUM,
     TAP_FIELDS,
 )
 
 
 @kernel
-def _sum_rows(step, plan, source, base, target):  # type: ignore[no-untyped-def]
+def sum_rows(step, plan, source, base, target):  # type: ignore[no-untyped-def]
     never_inline()
     blocks, taps, weights, biases = plan[0], plan[1], plan[2], plan[3]
     start, finish = step[3], step[4]
@@ -80,7 +75,7 @@ def _sum_rows(step, plan, source, base, target):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _largest_rows(step, plan, rows):  # type: ignore[no-untyped-def]
+def largest_rows(step, plan, source, base, rows):  # type: ignore[no-untyped-def]
     never_inline()
     blocks, taps = plan[0], plan[1]
     least = step[4] == 1
@@ -101,7 +96,7 @@ def _largest_rows(step, plan, rows):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _chosen_rows(step, plan, rows):  # type: ignore[no-untyped-def]
+def chosen_rows(step, plan, source, base, rows):  # type: ignore[no-untyped-def]
     never_inline()
     blocks, taps = plan[0], plan[1]
     zero, half = broadcast(np.float32(0.0)), broadcast(np.float32(0.5))
@@ -123,7 +118,7 @@ def _chosen_rows(step, plan, rows):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _scale_rows(step, rows):  # type: ignore[no-untyped-def]
+def scale_rows(step, plan, source, base, rows):  # type: ignore[no-untyped-def]
     never_inline()
     zero = broadcast(np.float32(0.0))
     for i in range(step[1]):
@@ -136,7 +131,7 @@ def _scale_rows(step, rows):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _clear_rows(step, rows):  # type: ignore[no-untyped-def]
+def clear_rows(step, plan, source, base, rows):  # type: ignore[no-untyped-def]
     never_inline()
     zero = broadcast(np.float32(0.0))
     for i in range(step[1]):
@@ -144,7 +139,7 @@ def _clear_rows(step, rows):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _activate_rows(step, plan, rows):  # type: ignore[no-untyped-def]
+def activate_rows(step, plan, source, base, rows):  # type: ignore[no-untyped-def]
     never_inline()
     functions, params = plan[4], plan[5]
     first = step[2] * LANES
@@ -152,19 +147,3 @@ def _activate_rows(step, plan, rows):  # type: ignore[no-untyped-def]
         functions[2 * step[4]], rows, first, step[1] * (LANES // WIDTH), params,
         functions[2 * step[4] + 1], rows, first, rows, step[3] * LANES,
     )  # fmt: skip
-
-
-@kernel
-def run_row_step(step, plan, source, base, target):  # type: ignore[no-untyped-def]
-    if step[0] == SUM:
-        _sum_rows(step, plan, source, base, target)
-    elif step[0] == LARGEST:
-        _largest_rows(step, plan, target)
-    elif step[0] == CHOSEN:
-        _chosen_rows(step, plan, target)
-    elif step[0] == ACTIVATE:
-        _activate_rows(step, plan, target)
-    elif step[0] == SCALE:
-        _scale_rows(step, target)
-    else:
-        _clear_rows(step, target)

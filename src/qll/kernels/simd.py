@@ -31,6 +31,11 @@ integer)::
     tile_load(height, array, offset)           height vectors that lie one after the other
     tile_fma(tile, vector, array, offset)      tile[t] += vector * array[offset + t]
     tile_fma_part(tile, first, count, vector, array, offset)   that for some of its rows
+    tile_fma_picked(tile, vector, winner, array, offset)
+                                               tile[t] += vector * array[offset + 4 t + winner]
+    tile_contest(tile)                         it, and for each of its numbers a winner, 0
+    tile_larger(contest, tile, number)         where the tile is larger, or NaN, it and its number
+    tile_store_contest(contest, array, offset, winners)        winners as the bits of integers
     tile_dot(tile, vector, array, offset)      vector + sum over t of tile[t] * array[offset + t]
     tile_store(tile, array, offset)
     tile_relu(tile)                            NaN stays NaN
@@ -89,6 +94,14 @@ def choose_shape(features: set[str], word_bytes: int = struct.calcsize("P")) -> 
 
 
 LANES, TILE = choose_shape(machine_features())
+
+# Where four numbers that are repeated in a register are picked from in one instruction: its name,
+# and floats a register.
+_PICKS = {
+    (32, 8): ("llvm.x86.avx512.vpermilvar.ps.512", 16),
+    (16, 4): ("llvm.x86.avx.vpermilvar.ps.256", 8),
+}
+_HAS_PICKS = "avx2" in machine_features()
 
 # "nnan" and "ninf" stay out: they would make every test for NaN or infinity false.
 FASTMATH = {"contract", "nsz", "reassoc"}
@@ -185,6 +198,39 @@ def call_intrinsic(builder: Any, name: str, *arguments: Any) -> Any:
     kind = ir.FunctionType(VECTOR, [VECTOR] * len(arguments))
     function = cgutils.get_or_insert_function(builder.module, kind, f"{name}.v{LANES}f32")
     return builder.call(function, arguments, fastmath=("contract", "nsz", "reassoc"))
+
+
+def _pick(builder: Any, four: Any, winner: Any) -> Any:
+    """Of four numbers, in each lane the one that ``winner`` (0 to 3, as bits) says."""
+    kind = _PICKS.get((LANES, TILE)) if _HAS_PICKS else None
+    numbers = builder.bitcast(winner, _WORDS)
+    if kind is None:
+        parts = [splat(builder, builder.extract_element(four, _INDEX(k))) for k in range(4)]
+        found = parts[0]
+        for k in range(1, 4):
+            own = builder.icmp_signed("==", numbers, ir.Constant(_WORDS, [k] * LANES))
+            found = builder.select(own, parts[k], found)
+        return found
+    name, width = kind
+    register, index = ir.VectorType(_FLOAT, width), ir.VectorType(_INDEX, width)
+    order = ir.Constant(index, [k % 4 for k in range(width)])
+    table = builder.shuffle_vector(four, ir.Constant(four.type, ir.Undefined), order)
+    function = cgutils.get_or_insert_function(
+        builder.module, ir.FunctionType(register, [register, index]), name
+    )
+    halves = []
+    for first in range(0, LANES, width):
+        here = ir.Constant(index, list(range(first, first + width)))
+        part = builder.shuffle_vector(numbers, ir.Constant(_WORDS, ir.Undefined), here)
+        halves.append(builder.call(function, [table, part]))
+    both = ir.Constant(ir.VectorType(_INDEX, LANES), list(range(LANES)))
+    return builder.shuffle_vector(halves[0], halves[1], both)
+
+
+def pick_of_four(builder: Any, address: Any, winner: Any) -> Any:
+    four = builder.load(builder.bitcast(address, ir.VectorType(_FLOAT, 4).as_pointer()))
+    four.align = 4
+    return _pick(builder, four, winner)
 
 
 def is_floats(array: Any) -> bool:

@@ -10,3 +10,11 @@ PLAIN, RELU, GATE = 0, 1, 2
 SUM, LARGEST, CHOSEN, ACTIVATE, SCALE, CLEAR = 0, -1, -2, -3, -4, -5
 # Tiles of four rows whose taps reach parts of them (``patches.py``).
 PATCHED = -6
+# Tiles of which the largest of up to four is kept, and tiles, or single rows, of the gradient of
+# what such a layer reads (``pooled.py``).
+POOL, PICKED, PICKED_ROWS = -7, -8, -9
+# Tiles of four rows under windows of 3x3, whose height is 4: a runner of their own.
+WINDOWS = -10
+# Where the runner of a kind of steps stands among a plan's: behind that of its last step, which
+# moves the points.
+MOVE, FIRST_RUNNER, RUNNERS = 0, 11, 20

@@ -16,6 +16,7 @@ from qll.kernels.simd import (
     intrinsic,
     is_floats,
     literal_intrinsic,
+    pick_of_four,
     read_vector,
     splat,
     write_vector,
@@ -117,6 +118,25 @@ def tile_fma_part(
 
 
 @intrinsic
+def tile_fma_picked(
+    typingctx: Any, tile: Any, vector: Any, winner: Any, array: Any, offset: Any
+) -> Any:
+    if not isinstance(tile, TileType) or not is_floats(array):
+        return None
+
+    def code(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        first = address_of(context, builder, sig.args[3], args[3], args[4])
+        rows = []
+        for t in range(tile.height):
+            weight = pick_of_four(builder, builder.gep(first, [_index(4 * t)]), args[2])
+            row = builder.extract_value(args[0], t)
+            rows.append(call_intrinsic(builder, "llvm.fmuladd", weight, args[1], row))
+        return _gather(builder, rows)
+
+    return tile(tile, vector, winner, array, types.intp), code
+
+
+@intrinsic
 def tile_dot(typingctx: Any, tile: Any, vector: Any, array: Any, offset: Any) -> Any:
     if not isinstance(tile, TileType) or not is_floats(array):
         return None
@@ -181,3 +201,52 @@ def tile_gate(typingctx: Any, tile: Any, array: Any, offset: Any) -> Any:
         return _gather(builder, rows)
 
     return tile(tile, array, types.intp), code
+
+
+@intrinsic
+def tile_contest(typingctx: Any, tile: Any) -> Any:
+    if not isinstance(tile, TileType):
+        return None
+
+    def code(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        rows = [builder.extract_value(args[0], t) for t in range(tile.height)]
+        return _gather(builder, rows + [zero_vector()] * tile.height)
+
+    return TileType(2 * tile.height)(tile), code
+
+
+@intrinsic
+def tile_larger(typingctx: Any, contest: Any, tile: Any, number: Any) -> Any:
+    if not isinstance(tile, TileType) or not isinstance(contest, TileType):
+        return None
+
+    def code(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        number = builder.bitcast(builder.trunc(args[2], ir.IntType(32)), ir.FloatType())
+        own, values, winners = splat(builder, number), [], []
+        for t in range(tile.height):
+            row = builder.extract_value(args[1], t)
+            best = builder.extract_value(args[0], t)
+            larger = builder.fcmp_ordered(">", row, best)
+            larger = builder.or_(larger, builder.fcmp_unordered("uno", row, row))
+            values.append(builder.select(larger, row, best))
+            known = builder.extract_value(args[0], tile.height + t)
+            winners.append(builder.select(larger, own, known))
+        return _gather(builder, values + winners)
+
+    return contest(contest, tile, types.intp), code
+
+
+@intrinsic
+def tile_store_contest(typingctx: Any, contest: Any, array: Any, offset: Any, winners: Any) -> Any:
+    if not isinstance(contest, TileType) or not is_floats(array):
+        return None
+
+    def code(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        half = contest.height // 2
+        for t in range(contest.height):
+            first = address_of(context, builder, sig.args[1], args[1], args[2 + t // half])
+            row = builder.extract_value(args[0], t)
+            write_vector(builder, row, builder.gep(first, [_index(t % half * LANES)]))
+        return context.get_dummy_value()
+
+    return types.void(contest, array, types.intp, types.intp), code
