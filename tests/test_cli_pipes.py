@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 from qll.cli.main import build_app
 from qll.cli.pipes import EXIT_PIPE
+from qll.cli.verify import _resumable
 
 CALL = [sys.executable, "-m", "qll"]
 
@@ -63,3 +64,31 @@ def test_another_pipe_that_breaks_is_told(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr("qll.properties.purposes", gone)
     result = CliRunner().invoke(build_app(), ["show"])
     assert "a process that this one was speaking to has ended" in str(result.exception)
+
+
+STOPPED = """
+import sys
+from qll.cli.main import run
+import qll.properties
+def stop():
+    raise KeyboardInterrupt
+qll.properties.purposes = stop
+sys.argv = ["qll", "show"]
+run()
+"""
+
+
+def test_ctrl_c_is_said_and_has_its_own_exit_code() -> None:
+    done = subprocess.run([sys.executable, "-c", STOPPED], capture_output=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"Interrupted.\n")
+
+
+def test_an_interrupted_proof_says_how_to_go_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for begun, said in ((False, ""), (True, "the same command goes on from it")):
+        if begun:
+            (tmp_path / "v.json.partial").write_text("")
+        with pytest.raises(KeyboardInterrupt), _resumable(tmp_path / "v.json"):
+            raise KeyboardInterrupt
+        assert said in capsys.readouterr().err

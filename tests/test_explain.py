@@ -102,6 +102,10 @@ def test_a_file_that_is_not_finished(asked: Path) -> None:
     assert "not finished: 1 of 2" in text and "falsified" not in text
 
 
+def test_a_file_that_is_not_finished_is_found_by_its_name(asked: Path) -> None:
+    assert "not finished" in said_by(asked / "cut.json")
+
+
 def test_certificates_are_checked_and_told(asked: Path) -> None:
     text = said_by(asked / "proofs")
     assert "verified: confirmed" in text and "the proof: a tree of" in text

@@ -12,7 +12,7 @@ import typer
 import qll
 from qll.cli.answers import QUIET, QUIET_HELP, quiet_first, quieten
 from qll.cli.groups import GroupedCommands
-from qll.cli.pipes import EXIT_PIPE, ReaderGoneError, flush, turn_off
+from qll.cli.pipes import EXIT_PIPE, ReaderGoneError, StoppedError, flush, turn_off
 from qll.cli.solver import NAME, age, build_solver, query_arguments
 from qll.errors import QllError
 
@@ -85,7 +85,7 @@ def run() -> None:
     except QllError as error:
         typer.echo(str(error), err=True)
         sys.exit(EXIT_USAGE)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, StoppedError):
         typer.echo("Interrupted.", err=True)
         sys.exit(EXIT_INTERRUPTED)
     except ReaderGoneError:

@@ -1,4 +1,6 @@
-"""``qll ... | head``: when the reader of the output has gone, the program ends without a word.
+"""How a program is ended from outside: by a reader that has gone, or by Ctrl-C.
+
+``qll ... | head``: when the reader of the output has gone, the program ends without a word.
 
 Its exit code is then that of a program that the signal SIGPIPE ended, as of any other in a pipe:
 neither 0, which would say that all was done and holds, nor one of those that stand for an answer.
@@ -20,6 +22,10 @@ EXIT_PIPE = 128 + 13  # SIGPIPE, which not every platform has
 
 class ReaderGoneError(Exception):
     """Standard output is closed. No OSError, which typer would turn into the exit code 1."""
+
+
+class StoppedError(Exception):
+    """Ctrl-C. Versions of typer differ in what they make of it, and say nothing."""
 
 
 def flush(last: str = "") -> None:
@@ -70,6 +76,8 @@ def _watched(call: Any, *arguments: Any, **options: Any) -> Any:
             found=str(error),
             fix="run the command again; what is finished is kept",
         ) from error
+    except KeyboardInterrupt as error:
+        raise StoppedError from error
     except SystemExit as ended:
         if isinstance(ended.__context__, BrokenPipeError):  # rich's answer to one of its own
             raise ReaderGoneError from ended

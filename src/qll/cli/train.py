@@ -88,10 +88,11 @@ def train(
                 resolved, folder, resume=resume, reporter=reporter, download=download, data=own
             )
         except KeyboardInterrupt:
-            reporter.note(
-                f"Stopped. {folder} holds every finished epoch; go on with: "
-                f"qll train --resume --out {folder}"
-            )
+            said = "Nothing was trained yet."
+            if (folder / "config.json").exists():
+                said = f"{folder} holds every finished epoch; go on with: "
+                said += f"qll train --resume --out {folder}"
+            reporter.note(f"Stopped. {said}")
             raise
     typer.echo(f"run: {folder}")
     for line in [*figures(run.evaluation.to_json()), *remarks(resolved)]:

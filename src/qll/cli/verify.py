@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -144,7 +144,7 @@ def verify(
     journal = Journal(None if prints_json(out) else out, problem)
     if len(problem):
         problem.write_claim()
-    with journal, Board(len(problem), journal.known) as board:
+    with _resumable(out), journal, Board(len(problem), journal.known) as board:
         left = [i for i in range(len(problem)) if i not in journal.known]
         with announced(board.tell):
             if left and workers.is_local:
@@ -430,6 +430,18 @@ def _points(
             fix="pass the labels of these images",
         )
     return points, truth, None
+
+
+@contextmanager
+def _resumable(out: Path | None) -> Iterator[None]:
+    """Whoever stops it is told how to go on."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        kept = None if out is None else out.with_name(f"{out.name}.partial")
+        if kept is not None and kept.exists():
+            typer.echo(f"{kept} holds what is decided: the same command goes on from it.", err=True)
+        raise
 
 
 def register(app: typer.Typer) -> None:

@@ -153,6 +153,9 @@ def explain(
     if path.is_dir() and not any(path.glob(f"*{CERTIFICATE}")):
         kept = (path / "counterexamples.npz", path / "verdicts.json", path / "certificates")
         path = next((place for place in kept if place.exists()), kept[1])
+    unfinished = path.with_name(f"{path.name}.partial")
+    if not path.exists() and unfinished.exists():
+        path = unfinished
     if not path.exists():
         raise InputError(
             f"there is nothing to explain in {path}",
