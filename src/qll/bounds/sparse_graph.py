@@ -171,6 +171,11 @@ class SparseGraphBounder(GraphBounder):
     def _none_joined(self) -> Hulls:
         return Hulls.of(self.rows, np.zeros(0, dtype=np.int64))
 
+    def violating(self, domain: Subdomain, unit: float) -> Any:
+        from qll.bounds.violating import ViolatingBounder
+
+        return ViolatingBounder(self, domain, unit)
+
     def splittable(self, domain: Subdomain) -> NDArray[np.bool_]:
         return np.asarray((domain.low < 0) & (domain.high > 0))
 
@@ -357,13 +362,14 @@ class SparseGraphBounder(GraphBounder):
 
         mid, rad = (sizes.lower + sizes.upper) / 2, (sizes.upper - sizes.lower) / 2
         held = self.layout.sizes(sizes)
+        network, ends = self.packed(np.float64), np.array([0, *self.blocks.ends])
         found = np.full(len(domains), -np.inf)
         for i, d in enumerate(domains):
             if stop():
                 break
             hulls = self._hulls_of([d])
             found[i] = bound_of(
-                self.rows.inputs, *self.plain, self._ends, mid, rad, *self._objectives(d),
+                network, ends, mid, rad, *self._objectives(d),
                 d.low, d.high, d.sign, d.alpha, d.beta, d.weight, d.delta, held, sizes.inputs,
                 d.size, sizes.unit, hulls.packed(np.float64), hulls.joined,
             )  # fmt: skip

@@ -286,14 +286,15 @@ def minimise(network, box, asked, lines, hulls, sign, kept, work, room):  # type
 
 @_exact
 def bound_of(  # type: ignore[no-untyped-def]
-    inputs, starts, columns, weights, bias, ends, mid, rad, top, objective, offset,
+    network, ends, mid, rad, top, objective, offset,
     low, high, sign, alpha, beta, weight, delta, sizes, reach, objective_sizes, unit, hulls, joined,
 ):  # fmt: skip
     """The bound of one domain in float64, less what rounding may have added: the number that the
     engine believes. Multipliers are projected to the allowed ones. As in `qll.kernels.dual_check`,
-    sums are short, one for each layer (``ends`` are where they end), and ``size`` collects what the
-    error is measured in (`qll.bounds.rounding`). ``joined`` says which neurons and which inputs
-    are those of the ``hulls``."""
+    sums are short, one for each layer (``ends`` are where its blocks end), and ``size`` collects
+    what the error is measured in (`qll.bounds.rounding`). ``joined`` says which neurons and which
+    inputs are those of the ``hulls``."""
+    inputs, members, starts, columns, weights, bias = network
     joined_neurons, joined_inputs = joined
     free, chords = np.zeros(bias.shape[0]), np.zeros(bias.shape[0])
     total = 0.0
@@ -307,38 +308,51 @@ def bound_of(  # type: ignore[no-untyped-def]
         size += w * objective_sizes[m]
         for t in range(top.shape[0]):
             coefficient[top[t]] += w * objective[m, t]
+    row = np.zeros(BLOCK)
     for layer in range(ends.shape[0] - 1, 0, -1):
         here = 0.0
-        for i in range(ends[layer] - 1, ends[layer - 1] - 1, -1):
-            a, below, above = coefficient[inputs + i], low[i], high[i]
-            slope, chord, rise = 0.0, 0.0, 0.0
-            unstable = False
-            if above > 0.0:
-                if below >= 0.0:
-                    slope, chord = 1.0, 1.0
-                else:
-                    unstable = True
-                    slope = min(max(np.float64(alpha[i]), 0.0), 1.0)
-                    chord = above / (above - below)
-                    rise = -chord * below
-            b = a * chord if a < 0.0 else a * slope
-            if sign[i] != 0:
-                split = max(np.float64(beta[i]), 0.0)
-                b -= split * sign[i]
-                size += split * sizes[i]
-            size += abs(b) * sizes[i]
-            chords[i] = chord
-            if a < 0.0 and unstable:
-                size -= a * above
-                if joined_neurons[i]:
-                    free[i] = a  # settled by group below
-                    size -= 2.0 * a * sizes[i]
-                else:
-                    here += a * rise
-            here += b * bias[i]
-            if b != 0.0:
-                for k in range(starts[i], starts[i + 1]):
-                    coefficient[columns[k]] += b * weights[k]
+        for block in range(ends[layer] - 1, ends[layer - 1] - 1, -1):
+            moved = False
+            for t in range(BLOCK):
+                row[t] = 0.0
+                i = members[block * BLOCK + t]
+                if i < 0:
+                    continue
+                a, below, above = coefficient[inputs + i], low[i], high[i]
+                slope, chord, rise = 0.0, 0.0, 0.0
+                unstable = False
+                if above > 0.0:
+                    if below >= 0.0:
+                        slope, chord = 1.0, 1.0
+                    else:
+                        unstable = True
+                        slope = min(max(np.float64(alpha[i]), 0.0), 1.0)
+                        chord = above / (above - below)
+                        rise = -chord * below
+                b = a * chord if a < 0.0 else a * slope
+                if sign[i] != 0:
+                    split = max(np.float64(beta[i]), 0.0)
+                    b -= split * sign[i]
+                    size += split * sizes[i]
+                size += abs(b) * sizes[i]
+                chords[i] = chord
+                if a < 0.0 and unstable:
+                    size -= a * above
+                    if joined_neurons[i]:
+                        free[i] = a  # settled by group below
+                        size -= 2.0 * a * sizes[i]
+                    else:
+                        here += a * rise
+                here += b * bias[i]
+                row[t] = b
+                moved = moved or b != 0.0
+            if moved:
+                b0, b1, b2, b3 = row[0], row[1], row[2], row[3]
+                for k in range(starts[block], starts[block + 1]):
+                    o = k * BLOCK
+                    more = b0 * weights[o] + b1 * weights[o + 1]
+                    more += b2 * weights[o + 2] + b3 * weights[o + 3]
+                    coefficient[columns[k]] += more
         value += here
     here = 0.0
     for p in range(inputs):

@@ -31,6 +31,7 @@ class Effort:
     refine: int = 60
     retighten: int = 20
     retighten_depth: int = 2
+    violating: int = 20  # after a round of neurons where an obligation is violated
 
 
 @dataclass(eq=False)
@@ -71,6 +72,7 @@ class Subproblem:
     domain: Subdomain
     last: PathStep | None = None
     depth: int = 0  # splits
+    narrowed: int = -1  # how deep its neurons were last bounded where it is violated
 
     @property
     def bound(self) -> float:
@@ -86,6 +88,7 @@ class Subproblem:
             self.domain.side(split, above=above),
             Taken(self.last, split, above),
             self.depth + 1,
+            self.narrowed,
         )
 
     @property

@@ -14,6 +14,7 @@ product of gains is the score of mixed-integer solvers (Achterberg et al. 2005).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -26,6 +27,7 @@ from qll.verify.proof import Effort, NeuronBound, Outcome, Search, Subproblem, T
 from qll.verify.query import Query
 from qll.verify.root import Root
 from qll.verify.verdict import Reason
+from qll.verify.violating import Violations
 
 # A layer is split together with narrower ones if it is at most this many times wider.
 NARROW = 4
@@ -71,7 +73,9 @@ class NeuronProver:
         """Of the query's network; queries of one prover share what does not depend on the box."""
         if self._rounding is None or self._rounding.network is not query.network:
             self._rounding = Rounding(query.network, self.bounder.form)
-        return Sizes(self._rounding, query.lower, query.upper, leaves=query.search.leaves)
+        # Of neurons where the leaves are violated: one objective more.
+        leaves = query.search.leaves + 1
+        return Sizes(self._rounding, query.lower, query.upper, leaves=leaves)
 
     def prove(
         self,
@@ -116,14 +120,29 @@ class NeuronProver:
             return run.look()
 
 
+def copied(node: Subproblem) -> Subproblem:
+    return replace(node, domain=replace(node.domain))
+
+
 class Run(Root):
     """Branch and bound on the signs of neurons."""
 
     turn = TURN
+    violations: Violations | None = None
 
     def branch(self, nodes: list[Subproblem]) -> None:
-        self.queue = sorted(nodes, key=lambda n: n.bound)
         self.rounds, self.hunting = 0, 0.0
+        if self.joins and not self.keeps:
+            self.violations = Violations(self)
+            self.queue = sorted(map(copied, nodes), key=lambda n: n.bound)
+            self.best_first(self.deadline)
+            ended = self.outcome.reason in (Reason.SPLITS, Reason.MARGIN)
+            if not ended or not self.violations.rounds:
+                return
+            # Signs that follow are not as easily used as those of splits: once more without them.
+            self.violations = None
+        self.outcome.reason = None
+        self.queue = sorted(nodes, key=lambda n: n.bound)
         if np.isfinite(self.most_nodes) or not depth_first.fits(self.bounder.form):
             self.best_first(self.deadline)
         else:
@@ -219,6 +238,10 @@ class Run(Root):
                     return
             self.rounds += 1
             chosen, self.queue = self.queue[:16], self.queue[16:]
+            if self.violations is not None:
+                chosen = self.violations.narrow(chosen)
+                if not chosen:
+                    continue
             children: list[Subproblem] = []
             exact: list[Subproblem] = []
             for node, pair in zip(chosen, self.pick(chosen), strict=True):

@@ -41,6 +41,8 @@ TIGHTEN_SHARE = {Start.INTERVAL: 0.5, Start.CROWN: 0.25}
 # Every layer's bounds are worth another round as long as it raises the worst bound of an open
 # obligation by this share of it.
 GAIN = 0.04
+# The same where neurons are bounded once more for each obligation (`qll.verify.violating`).
+GAIN_BEFORE = 0.3
 
 
 class Root(ABC):
@@ -230,11 +232,12 @@ class Root(ABC):
         below it have gained. What is left open of ``nodes``."""
         share = TIGHTEN_SHARE[self.bounder.start]
         until = clock.now() + share * (self.deadline - clock.now())
+        least = GAIN if self.keeps or not self.joins else GAIN_BEFORE
         while nodes and clock.now() < until:
             before = min(node.bound for node in nodes)
             self.tighten_root(self.effort.round, until)
             nodes = self.refute(self.informed(nodes), self.effort.quick)
-            if nodes and not min(node.bound for node in nodes) - before > GAIN * abs(before):
+            if nodes and not min(node.bound for node in nodes) - before > least * abs(before):
                 break
         return nodes
 
