@@ -238,3 +238,18 @@ def test_a_formula_with_billions_of_ways_to_violate_it(backend: str) -> None:
     assert BACKENDS[backend]().decide([false], Budget(seconds=20))[0].status is Status.VERIFIED
     true = Query(network, *box, Min(tuple(parts)))
     assert BACKENDS[backend]().decide([true], Budget(seconds=20))[0].status is Status.FALSIFIED
+
+
+def test_an_input_between_two_floats_counts_as_fixed() -> None:
+    """As files have it whose decimals are no floats: eight of dist_shift's inputs move, and 165
+    lie between neighbouring floats, which was no reason to split neurons."""
+    from qll.verify.backends.bab import FEW_INPUTS, splits_boxes
+
+    many = 4 * FEW_INPUTS
+    network = chain((np.ones((2, many)), [0.0, 0.0]), (np.eye(2), [0.0, 0.0]))
+    lower = np.full(many, 0.1)
+    upper = np.nextafter(lower, 1.0)
+    upper[:2] = 1.0
+    assert splits_boxes(Query(network, lower, upper, BELOW_ONE))
+    upper[: FEW_INPUTS + 1] = 1.0
+    assert not splits_boxes(Query(network, lower, upper, BELOW_ONE))

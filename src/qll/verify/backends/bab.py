@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from qll import limits
 from qll.bounds import lanes, sparse_graph
@@ -22,7 +23,7 @@ from qll.networks.relu_form import nonzeros
 from qll.verify import clock, implications
 from qll.verify.attack import Found, Plan, SearchNetwork, attack
 from qll.verify.backend import BACKENDS, Backend, Budget
-from qll.verify.boxes import BoxProver
+from qll.verify.boxes import LEAST_WIDTH, BoxProver
 from qll.verify.condition import Array, both, ways
 from qll.verify.construction import by_construction
 from qll.verify.judge import Judgement, Worth, judge
@@ -361,8 +362,15 @@ def is_simple(query: Query) -> bool:
     return plain and not query.in_float32 and query.choices == ((),) and query.ball is None
 
 
+def moves(query: Query) -> NDArray[np.bool_]:
+    """(inputs,) which are more than a number, or the two floats around a decimal: the others need
+    no split, and cost nothing."""
+    size = np.maximum(np.abs(query.lower), np.abs(query.upper))
+    return np.asarray(query.upper - query.lower > LEAST_WIDTH * size)
+
+
 def splits_boxes(query: Query) -> bool:
-    free = query.upper > query.lower  # those that cannot move cost nothing
+    free = moves(query)
     if ways(query.search.tree) > FEW_WAYS:
         return False
     whole = query.integers is not None and bool((free & query.integers).any())
@@ -380,7 +388,7 @@ def choose_prover(query: Query, *, kept: bool = True) -> Prover:
     everything else. ``kept`` is a proof that may be written down."""
     form = query.form
     if splits_boxes(query):
-        many = int((query.upper > query.lower).sum()) > FEW_INPUTS
+        many = int(moves(query).sum()) > FEW_INPUTS
         return BoxProver(form, alone=MANY_ALONE) if many else BoxProver(form)
     if query.ball is not None:
         return RoundProver(form)
