@@ -64,7 +64,7 @@ def test_a_query_writes_json(tmp_path: Path) -> None:
     answer = json.loads((tmp_path / "answer.json").read_text())
     assert answer["answer"] == "sat" and 0 <= answer["inputs"][0] <= 1
     shown = CliRunner().invoke(build_app(), ["explain", str(query)])
-    assert isinstance(shown.exception, QllError) and "qll export" in str(shown.exception)
+    assert isinstance(shown.exception, QllError) and "qll verify --json" in str(shown.exception)
 
 
 def test_a_rule_without_a_point_is_asked_once(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from verify_cases import random_network, sizes_of, worst_value
 from qll.bounds.domain import Subdomain
 from qll.bounds.rounding import Sizes
 from qll.bounds.sparse_graph import SparseGraphBounder
+from qll.bounds.violating import violating as neurons_where_violated
 from qll.formula.hard import Min, affine
 from qll.networks.relu_form import ReluForm
 from qll.verify import depth_first, violating
@@ -59,7 +60,8 @@ def test_bounds_hold_at_every_violation() -> None:
         rng = np.random.default_rng(seed)
         _, sizes, bounder, domain, hidden = a_domain(seed)
         bounder.ascend([domain], sizes, 20, stop=never)
-        bounds = bounder.violating(domain, unit=1.0)
+        bounds = neurons_where_violated(bounder, domain, 1.0)
+        assert bounds is not None
         held = bounder.layout.sizes(sizes)
         for neuron in np.flatnonzero(bounder.splittable(domain)).tolist():
             for sign in (1, -1):

@@ -70,10 +70,6 @@ class Bounder(Protocol):
         are split into, by joint hulls that no certificate can name. Returns how many multipliers
         more each of them has."""
 
-    def violating(self, domain: Subdomain, unit: float) -> Any:
-        """Bounds of neurons at the points of the domain at which none of its objectives, which are
-        of the size ``unit``, is positive (`qll.bounds.violating`); None if there are none."""
-
     def splittable(self, domain: Subdomain) -> Any:
         """(neurons,) bool: of which a split gives two better relaxations."""
 

@@ -109,9 +109,6 @@ class GraphBounder:
         """Groups of all neurons of the first layer are there already."""
         return 0
 
-    def violating(self, domain: Subdomain, unit: float) -> Any:
-        return None
-
     def splittable(self, domain: Subdomain) -> NDArray[np.bool_]:
         """Where the activation is not linear; a kink once, a curve as long as it has a width."""
         parts = [np.zeros(0, dtype=bool)]

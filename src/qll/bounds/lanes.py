@@ -280,9 +280,6 @@ class ChainBounder:
         """Groups of all neurons of the first layer are there already."""
         return 0
 
-    def violating(self, domain: Subdomain, unit: float) -> None:
-        return None
-
     def splittable(self, domain: Subdomain) -> NDArray[np.bool_]:
         return np.asarray((domain.low < 0) & (domain.high > 0) & (domain.sign == 0))
 

@@ -171,11 +171,6 @@ class SparseGraphBounder(GraphBounder):
     def _none_joined(self) -> Hulls:
         return Hulls.of(self.rows, np.zeros(0, dtype=np.int64))
 
-    def violating(self, domain: Subdomain, unit: float) -> Any:
-        from qll.bounds.violating import ViolatingBounder
-
-        return ViolatingBounder(self, domain, unit)
-
     def splittable(self, domain: Subdomain) -> NDArray[np.bool_]:
         return np.asarray((domain.low < 0) & (domain.high > 0))
 

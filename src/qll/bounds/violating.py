@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from qll.bounds.blocks import Blocks
-from qll.bounds.bounder import Stop
+from qll.bounds.bounder import Bounder, Stop
 from qll.bounds.domain import Subdomain
 from qll.bounds.groups import Array
 from qll.bounds.rounding import Sizes
@@ -100,6 +100,13 @@ class ViolatingBounder(SparseGraphBounder):
         scale = np.array([d.objective[0, 2] for d in domains])
         divisor = share * scale * np.where(found > 0, 1.0 + ROOM, 1.0 - ROOM)
         return np.asarray(np.nextafter(found / divisor, -np.inf))
+
+
+def violating(bounder: Bounder, domain: Subdomain, unit: float) -> ViolatingBounder | None:
+    """Of bounds by non-zeros; None of others, which have no such bounds yet."""
+    if not isinstance(bounder, SparseGraphBounder):
+        return None
+    return ViolatingBounder(bounder, domain, unit)
 
 
 def power_of_two(size: float) -> float:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import numpy as np
 
 from qll.bounds.domain import Subdomain
+from qll.bounds.violating import violating
 from qll.verify import clock
 from qll.verify.condition import Array
 from qll.verify.proof import Subproblem
@@ -98,7 +99,7 @@ class Violations:
         for k in range(run.layout.layers):
             part = run.layout.part(k)
             some = chosen[(chosen >= part.start) & (chosen < part.stop)]
-            bounds = run.bounder.violating(whole, unit)
+            bounds = violating(run.bounder, whole, unit)
             if bounds is None:
                 return False
             if not len(some) or late():
