@@ -6,7 +6,7 @@ One row a network: a training step of ``qll.PropertyLoss`` (attack, loss and bac
 attack alone, each with the engine ``compiled`` and with ``autograd`` (restarts in one batch), turn
 about in this process, one thread; medians. ``gap`` is the difference of the mean attacked losses
 relative to their size, at equal starting points. *published* is the attack of the published recipe,
-restarts one after the other, as bench/train_speed.py has it: against it the attack on ReLU chains
+restarts one after the other, as in bench/published_recipe.py: against it the attack on ReLU chains
 is about twenty times as fast, and the goal for other layers is half of that.
 """
 
@@ -20,8 +20,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
+from published_recipe import PlainRecipe, robustness
 from torch import Tensor, nn
-from train_speed import PlainRecipe, robustness
 
 import qll
 from qll.attacks.apgd import AutoPGD
