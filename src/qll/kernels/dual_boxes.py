@@ -254,6 +254,80 @@ def _mix(values, most, linear, half, leaves, unit, weight):  # type: ignore[no-u
 
 
 @_compile
+def _gather(width, begin, end, at, widths, sources, weights, counts, live, size, gathered):  # type: ignore[no-untyped-def]
+    """The columns of a layer's terms whose neurons are not off; whether it reads the input only,
+    and the place in ``weights`` after them."""
+    alone = True
+    for t in range(begin, end):
+        source = sources[t]
+        below = counts[source - 1] if source else size
+        matrix = gathered[t - begin, : width * below].reshape(width, below)
+        if source:
+            alone = False
+            for i in range(width):
+                for j in range(below):
+                    matrix[i, j] = weights[at + i * widths[source] + live[source - 1, j]]
+        else:
+            matrix[:] = weights[at : at + width * size].reshape(width, size)
+        at += width * widths[source]
+    return alone, at
+
+
+@_compile
+def _ask(chosen, width, begin, end, sources, gathered, counts, flow, given, found):  # type: ignore[no-untyped-def]
+    """The coefficients of the ``chosen`` neurons of a layer and of minus them: those of the input
+    in ``found``, which is cleared first, those of activations in ``flow``."""
+    open_, size = chosen.shape[0], found.shape[1]
+    found[:] = 0.0
+    for t in range(begin, end):
+        source = sources[t]
+        below = counts[source - 1] if source else size
+        matrix = gathered[t - begin, : width * below].reshape(width, below)
+        if source == 0:
+            for c in range(open_):
+                found[c] += matrix[chosen[c]]
+                found[open_ + c] -= matrix[chosen[c]]
+            continue
+        block = flow[source - 1, : 2 * open_ * below].reshape(2 * open_, below)
+        if not given[source - 1]:
+            block[:] = 0.0
+            given[source - 1] = True
+        for c in range(open_):
+            for j in range(below):
+                block[c, j] += matrix[chosen[c], j]
+                block[open_ + c, j] -= matrix[chosen[c], j]
+
+
+@_compile
+def _keep(live, width, begin, end, sources, gathered, counts, size, matrices):  # type: ignore[no-untyped-def]
+    """Of a layer's terms the rows of its neurons that are not off."""
+    here = live.shape[0]
+    for t in range(begin, end):
+        below = counts[sources[t] - 1] if sources[t] else size
+        matrix = gathered[t - begin, : width * below].reshape(width, below)
+        kept = matrices[t, : here * below].reshape(here, below)
+        for c in range(here):
+            kept[c] = matrix[live[c]]
+
+
+@_compile
+def _combine(weight, mine, rows, constant, direct, large, linear, mixture, mixed_linear):  # type: ignore[no-untyped-def]
+    """The mixture of a conjunction's rows, its constant, its part that reads the input and its
+    size, and into ``mixed_linear`` that of the linear functions that bound them."""
+    one, one_large = np.zeros(1), np.zeros(1)
+    one_direct = np.zeros((1, direct.shape[1]))
+    mixture[:] = 0.0
+    mixed_linear[:] = 0.0
+    for m in range(mine.shape[0]):
+        mixture[0] += weight[m] * rows[mine[m]]
+        one[0] += weight[m] * constant[mine[m]]
+        one_direct[0] += weight[m] * direct[mine[m]]
+        one_large[0] += weight[m] * large[mine[m]]
+        mixed_linear += weight[m] * linear[mine[m]]
+    return one, one_direct, one_large
+
+
+@_compile
 def crown_boxes(  # type: ignore[no-untyped-def]
     widths,  # (layers + 1,): inputs, hidden layers, outputs
     term_starts,  # (layers + 1,)
@@ -304,8 +378,7 @@ def crown_boxes(  # type: ignore[no-untyped-def]
     none = np.zeros((0, size))
     half = np.zeros(size)
     mixture = np.zeros((1, rows.shape[1]))
-    one, one_large, pixels = np.zeros(1), np.zeros(1), np.zeros((1, size))
-    one_direct = np.zeros((1, size))
+    pixels = np.zeros((1, size))
     several = starts.shape[0] - 1 < leaves.shape[0]  # some conjunction has more rows than one
     most, turned = np.full(count, -1.0), np.zeros((count, size))  # minus how large rows may be
     for n in range(lower.shape[0]):
@@ -314,21 +387,10 @@ def crown_boxes(  # type: ignore[no-untyped-def]
             half[p] = 0.5 * (upper[n, p] - lower[n, p])
             mid[0, p], rad[0, p] = 0.5 * (lower[n, p] + upper[n, p]), half[p]
         for k in range(hidden + 1):
-            # The columns of this layer's terms whose neurons are not off.
             width, begin, end = widths[k + 1], term_starts[k], term_starts[k + 1]
-            alone = True  # it reads the input only
-            for t in range(begin, end):
-                source = sources[t]
-                below = counts[source - 1] if source else size
-                matrix = gathered[t - begin, : width * below].reshape(width, below)
-                if source:
-                    alone = False
-                    for i in range(width):
-                        for j in range(below):
-                            matrix[i, j] = weights[at + i * widths[source] + live[source - 1, j]]
-                else:
-                    matrix[:] = weights[at : at + width * size].reshape(width, size)
-                at += width * widths[source]
+            alone, at = _gather(
+                width, begin, end, at, widths, sources, weights, counts, live, size, gathered
+            )
             bias = biases[first : first + width]
             if k == hidden:
                 break
@@ -350,27 +412,12 @@ def crown_boxes(  # type: ignore[no-untyped-def]
                     open_ += 1
             if open_:
                 found = pixel[: 2 * open_ * size].reshape(2 * open_, size)
-                found[:] = 0.0
+                _ask(
+                    chosen[:open_], width, begin, end, sources, gathered, counts, flow, given, found
+                )
                 for c in range(open_):
                     lost = unit * mine_large[chosen[c]]
                     value[c], value[open_ + c] = bias[chosen[c]] - lost, -bias[chosen[c]] - lost
-                for t in range(begin, end):
-                    source = sources[t]
-                    below = counts[source - 1] if source else size
-                    matrix = gathered[t - begin, : width * below].reshape(width, below)
-                    if source == 0:
-                        for c in range(open_):
-                            found[c] += matrix[chosen[c]]
-                            found[open_ + c] -= matrix[chosen[c]]
-                        continue
-                    block = flow[source - 1, : 2 * open_ * below].reshape(2 * open_, below)
-                    if not given[source - 1]:
-                        block[:] = 0.0
-                        given[source - 1] = True
-                    for c in range(open_):
-                        for j in range(below):
-                            block[c, j] += matrix[chosen[c], j]
-                            block[open_ + c, j] -= matrix[chosen[c], j]
                 if not alone:
                     _backward(
                         k, term_starts, sources, matrices, counts, lines, reads, lower[n],
@@ -388,12 +435,7 @@ def crown_boxes(  # type: ignore[no-untyped-def]
             here = _lines(
                 least, largest, bias, mine_large, live[k], lines[k], mid[k + 1], rad[k + 1]
             )
-            for t in range(begin, end):
-                below = counts[sources[t] - 1] if sources[t] else size
-                matrix = gathered[t - begin, : width * below].reshape(width, below)
-                kept = matrices[t, : here * below].reshape(here, below)
-                for c in range(here):
-                    kept[c] = matrix[live[k, c]]
+            _keep(live[k, :here], width, begin, end, sources, gathered, counts, size, matrices)
             for c in range(here):
                 reads[k, c] = own[live[k, c]]
             counts[k] = here
@@ -413,17 +455,9 @@ def crown_boxes(  # type: ignore[no-untyped-def]
             weight = mixtures[n, starts[c] : starts[c + 1]]
             mixed[n, c] = _mix(values[n], most, linear[n], half, mine, unit, weight)
             blame[n, c] = 0.0
-            mixture[:] = 0.0
-            one[0] = one_large[0] = 0.0
-            one_direct[:] = 0.0
-            for p in range(size):
-                mixed_linear[n, c, p] = 0.0
-            for m in range(mine.shape[0]):
-                mixture[0] += weight[m] * rows[mine[m]]
-                one[0] += weight[m] * constant[mine[m]]
-                one_direct[0] += weight[m] * direct[mine[m]]
-                one_large[0] += weight[m] * large[mine[m]]
-                mixed_linear[n, c] += weight[m] * linear[n, mine[m]]
+            one, one_direct, one_large = _combine(
+                weight, mine, rows, constant, direct, large, linear[n], mixture, mixed_linear[n, c]
+            )
             if mixed[n, c] > margin:
                 continue
             # The relaxation of the mixture is at least as tight as the mixture of relaxations.
