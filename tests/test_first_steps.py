@@ -6,6 +6,7 @@ import io
 import json
 import logging
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 import qll
 from qll.cli.main import build_app
@@ -214,3 +215,52 @@ def test_every_backend_is_prepared_for_a_query(tmp_path: Path) -> None:
     found = CliRunner().invoke(build_app(), [*words, "--backend", "highs"])
     assert found.exception is None or isinstance(found.exception, SystemExit), found.exception
     assert found.exit_code in (0, 11)
+
+
+PIPES = 'id,age (a),"size [mm]",material,state\n' + "".join(
+    f"P{i},{i % 7},{i % 5},{('steel', 'PVC', 'PVC', '')[i % 4]},{('leak', 'tight')[i % 2]}\n"
+    for i in range(120)
+)
+
+
+def _data(tmp_path: Path, *words: str) -> Result:
+    (tmp_path / "pipes.csv").write_text(PIPES)
+    words = ("data", str(tmp_path / "pipes.csv"), "--target", "state", *words)
+    return CliRunner().invoke(build_app(), list(words))
+
+
+def test_the_columns_without_one_that_names_its_rows_can_be_copied(tmp_path: Path) -> None:
+    refused = _data(tmp_path)
+    assert "leave it out: --features 'age (a),size [mm],material'" in str(refused.exception)
+    taken = _data(tmp_path, "--features", "age (a),size [mm],material", "--missing", "mean")
+    assert taken.exit_code == 0, taken.output
+
+
+def test_a_category_has_no_mean(tmp_path: Path) -> None:
+    found = _data(
+        tmp_path, "--features", "age (a),material", "--missing", "mean", "--write"
+    )  # fmt: skip
+    assert "30 missing: commonest" in found.output and "missing: mean" not in found.output
+    written = (tmp_path / "pipes.toml").read_text()
+    assert 'values = ["PVC", "steel"]\nmissing = "commonest"' in written
+
+
+def test_a_table_is_not_broken_for_a_pipe(tmp_path: Path) -> None:
+    found = _data(tmp_path, "--features", "age (a),material", "--missing", "commonest")
+    (line,) = (line for line in found.output.splitlines() if line.startswith("material"))
+    assert line.rstrip().endswith("30 missing: commonest")
+
+
+def test_the_next_command_can_be_copied(tmp_path: Path) -> None:
+    """Folders and columns with spaces; the columns that were chosen are asked for again."""
+    table, rule = tmp_path / "my pipes.csv", tmp_path / "my rule.qll"
+    table.write_text(PIPES)
+    rule.write_text('forall x in domain:\n  y["leak"] - y["tight"] <= 1000\n')
+    words = ["train", str(rule), "--data", str(table), "--target", "state", "--epochs", "1"]
+    words += ["--features", "age (a),size [mm]", "--network", "mlp:2", "--out"]
+    done = CliRunner().invoke(build_app(), [*words, str(tmp_path / "a run")])
+    assert done.exit_code == 0, done.output
+    (said,) = (line for line in done.output.splitlines() if line.startswith("next: qll "))
+    proved = CliRunner().invoke(build_app(), shlex.split(said.removeprefix("next: qll ")))
+    assert proved.exit_code == 0, proved.output
+    assert "verified" in proved.output

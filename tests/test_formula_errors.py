@@ -38,6 +38,9 @@ TEXTS = {
     "syntax-two-formulas": "y[0] >= 0\ny[1] >= 0",
     "syntax-single-equals": "y[0] = 0",
     "syntax-norm": "forall x in ball(x0, 0.1, linf): y[0] >= 0",
+    "syntax-category": 'forall x in domain and x["material"] == "steel": y[0] >= 0',
+    "syntax-category-order": 'forall x in domain and x["material"] >= "steel": y[0] >= 0',
+    "syntax-unequal": "y[0] != y[1]",
     # sorts
     "sort-quantity-as-formula": "y[0] and y[1] >= 0",
     "sort-formula-as-quantity": "(y[0] >= 0) + 1 <= 2",

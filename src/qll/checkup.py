@@ -30,6 +30,7 @@ from qll.properties import load_fitting
 from qll.property import Property
 from qll.regions import Region
 from qll.training.progress import Silent
+from qll.training.reach import reach
 
 if TYPE_CHECKING:
     from qll.training.config import TrainConfig
@@ -39,7 +40,6 @@ _POINTS = 1000  # data points at which the rule is judged
 _TRIED = 3  # regions decided, with so many seconds for each
 _SECONDS = 3.0
 _LOOKED = 20  # data points around which some input must meet the premises
-_FAR = 8  # deviations that a region may reach before one looks twice
 _WARM = 0.5  # seconds of training before it is measured
 
 
@@ -307,31 +307,9 @@ def _data(prop: Property, network: Network | None, data: DataSet) -> Iterator[Fi
 
 def _radius(prop: Property, x: Tensor) -> Iterator[Finding]:
     """Epsilon against the spread of the data."""
-    try:
-        region = Region.of(prop, x[:100])
-    except QllError:
-        return
-    width = (region.upper - region.lower).flatten(1).amax(0)
-    spread = x.flatten(1).std(0)
-    moved = width > 0
-    if not bool(moved.any()):
-        yield Finding("region", "a single point: nothing in it may move", "note")
-        return
-    held = spread[moved & (spread > 0)]
-    if len(held):
-        ratio = float((width[moved & (spread > 0)] / held).median())
-        said = f"{int(moved.sum())} of {len(moved)} inputs move, by {ratio:.2g} deviations (median)"
-        # All that the data ever do is within reach: a radius in 255ths, mostly.
-        span = (x.flatten(1).amax(0) - x.flatten(1).amin(0))[moved]
-        across = not prop.is_closed and bool((width[moved] >= span).all())
-        if not across and ratio <= _FAR:
-            yield Finding("region", said)
-            return
-        if across:
-            said += ": all the way from the least to the greatest value in the data"
-        ends = f"the data go from {float(x.min()):.4g} to {float(x.max()):.4g}"
-        fix = f"{ends}, and epsilon is in their units: if it was meant in 255ths, write 8/255"
-        yield Finding("region", said, "note", fix if "epsilon" in prop.values else "")
+    found = reach(prop, x)
+    if found is not None:
+        yield Finding("region", found.said, "note" if found.far else "ok", found.fix)
 
 
 def _judged(

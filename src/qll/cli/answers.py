@@ -13,12 +13,16 @@ import os
 import sys
 import tempfile
 from pathlib import Path
-from typing import Annotated, Any, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
+if TYPE_CHECKING:
+    from rich.console import Console
+
 QUIET = "--quiet"
 QUIET_HELP = "Print errors only: exit code or --json is the answer."
+_PIPE_WIDTH = 140
 _held: list[tuple[TextIO, TextIO]] = []  # output and errors, before they were turned away
 
 
@@ -75,6 +79,14 @@ def strict(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: strict(item) for key, item in value.items()}
     return [strict(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def plain_console(*, highlight: bool = False) -> Console:
+    """Where tables are printed: a file or a pipe has room for lines that a terminal has not."""
+    from rich.console import Console
+
+    console = Console(highlight=highlight)
+    return console if console.is_terminal else Console(highlight=highlight, width=_PIPE_WIDTH)
 
 
 def fitted(line: str, indent: int) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from qll.cli.answers import JsonFile, store
+from qll.cli.answers import JsonFile, plain_console, store
 from qll.cli.options import DATA_HELP, Features, data_options
 from qll.errors import InputError
 
@@ -65,9 +65,7 @@ def cycle(
     """
     import os
 
-    from rich.console import Console
-
-    console = Console(highlight=False)
+    console = plain_console()
     workers = jobs or os.cpu_count() or 1
     if data is None:
         raise InputError(

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from qll.cli.answers import JsonFile, store
+from qll.cli.answers import JsonFile, plain_console, store
 from qll.cli.options import Features, Target
 
 if TYPE_CHECKING:
@@ -50,13 +51,11 @@ def data(
 
     Example: qll data cars.csv --target mpg --write
     """
-    from rich.console import Console
-
     from qll.data import data_sets
     from qll.data.own import load_own, open_source
     from qll.data.source import load
 
-    console = Console(highlight=False)
+    console = plain_console()
     if source in data_sets:
         _show_images(console, load(source), json_path)
         return
@@ -149,7 +148,7 @@ def _show_table(console: Console, opened: Opened, found: DataSet) -> None:
     console.print(grid)
     named = [f.name for f in schema.features if _NAMES_ITS_ROW in _remarks(f, table)]
     if named:
-        kept = ",".join(f.name for f in schema.features if f.name not in named)
+        kept = shlex.quote(",".join(f.name for f in schema.features if f.name not in named))
         console.print(
             f"{', '.join(named)}: another value in each row. If that only names the row, leave it "
             f"out: --features {kept}",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from qll.cli.answers import JsonFile, store
+from qll.cli.answers import JsonFile, plain_console, store
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -85,7 +85,6 @@ def demo(
     Example: qll demo tabular --out demo
     """
     import torch
-    from rich.console import Console
 
     from qll.cli.demo_table import EPOCHS as TABLE_EPOCHS
     from qll.cli.demo_table import demo_table
@@ -96,7 +95,7 @@ def demo(
     from qll.training.progress import console_reporter
     from qll.verify import clock
 
-    console = Console(highlight=False)
+    console = plain_console()
     if choice(what, "demo", "what", ("dice", "tabular")) == "tabular":
         rows = demo_table(console, TABLE_EPOCHS if epochs is None else epochs, seed, out)
         store(json_path, rows)

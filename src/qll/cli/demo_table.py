@@ -70,10 +70,11 @@ def demo_table(
     torch.set_num_threads(1)
     try:
         data = load(applicants(), target="granted", task="binary")
-        console.print(RULE, markup=False, end="")
+        console.print(RULE, markup=False, end="", soft_wrap=True)
         console.print(
             f"\n{len(data.train)} generated applicants to train on, {len(data.test)} to test on; "
-            "decisions of the past, which were not fair."
+            "decisions of the past, which were not fair.",
+            soft_wrap=True,
         )
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "fair.qll"

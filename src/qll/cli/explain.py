@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -58,7 +59,10 @@ def explain(
         lines += ["", head, *item.lines[1:]]
     left = len(found.items) - len(chosen)
     if point is None and left:
-        lines += ["", f"{left} more: qll explain {verdict} --point N tells one of them"]
+        lines += [
+            "",
+            f"{left} more: qll explain {shlex.quote(str(verdict))} --point N tells one of them",
+        ]
     typer.echo("\n".join(lines))
     if picture is not None:
         drawn = save_pictures(found.items if point is None else chosen, picture)

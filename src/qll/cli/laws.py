@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from qll.cli.answers import JsonFile, store
+from qll.cli.answers import JsonFile, plain_console, store
 
 if TYPE_CHECKING:
     from qll.logics.laws import Row
@@ -51,7 +51,6 @@ def laws(
 
 
 def _print(title: str, rows: list[Row], why: bool) -> None:
-    from rich.console import Console
     from rich.table import Table
 
     table = Table(title=title, title_justify="left", title_style="bold")
@@ -64,7 +63,7 @@ def _print(title: str, rows: list[Row], why: bool) -> None:
             partial = outcome.holds and outcome.evidence.startswith("at non-extremal")
             cells.append("~" if partial else outcome.sign)
         table.add_row(row.name, *cells)
-    console = Console(width=None if Console().is_terminal else 140)
+    console = plain_console(highlight=True)
     console.print(table)
     if why:
         for row in rows:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from qll.cli.answers import JsonFile, store
+from qll.cli.answers import JsonFile, plain_console, store
 from qll.cli.cycle import EXIT_NOT_MET
 from qll.cli.options import (
     DATA_HELP,
@@ -55,8 +55,6 @@ def repair(
     """
     import os
 
-    from rich.console import Console
-
     from qll.cycle.budget import seconds_of
     from qll.cycle.repair import Repair
     from qll.cycle.repair import repair as run
@@ -67,7 +65,7 @@ def repair(
     from qll.properties import load_fitting
     from qll.records import record
 
-    console = Console(highlight=False)
+    console = plain_console()
     handle = load_network(network)
     table = data_options(target, features)
     loaded = None if data is None else load_data(data, data_dir, **table)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 import threading
 from collections import Counter
 from pathlib import Path
@@ -235,7 +236,7 @@ def _summary(outcomes: list[Outcome], folder: Path) -> None:
     states = Counter(str(outcome.state) for outcome in outcomes)
     typer.echo(", ".join(f"{number} {state}" for state, number in states.items()))
     _problems(outcomes)
-    typer.echo(f"tables and pictures: qll report {folder}")
+    typer.echo(f"tables and pictures: qll report {shlex.quote(str(folder))}")
 
 
 def _problems(outcomes: list[Outcome]) -> None:

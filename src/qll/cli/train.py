@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -91,16 +92,24 @@ def train(
             said = "Nothing was trained yet."
             if (folder / "config.json").exists():
                 said = f"{folder} holds every finished epoch; go on with: "
-                said += f"qll train --resume --out {folder}"
+                said += shlex.join(["qll", "train", "--resume", "--out", str(folder)])
             reporter.note(f"Stopped. {said}")
             raise
     typer.echo(f"run: {folder}")
     for line in [*figures(run.evaluation.to_json()), *remarks(resolved)]:
         typer.echo(line)
-    column = f" --target {target}" if target else ""
-    where = f"--network {folder / 'model.onnx'} --data {resolved.data}{column}"
-    typer.echo(f"next: qll verify {resolved.property} {where}")
+    typer.echo(f"next: {_next(resolved, folder)}")
     store(json_path, {"run": str(folder), **run.evaluation.to_json()})
+
+
+def _next(config: TrainConfig, folder: Path) -> str:
+    """The command that proves the run, to be copied as it is."""
+    words = ["qll", "verify", config.property, "--network", str(folder / "model.onnx")]
+    words += ["--data", config.data]
+    for name in ("target", "features"):
+        if name in config.data_options:
+            words += [f"--{name}", str(config.data_options[name])]
+    return shlex.join(words)
 
 
 def default_folder(config: TrainConfig) -> Path:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from qll.cli.answers import JsonFile, store
+from qll.cli.answers import JsonFile, plain_console, store
 from qll.cli.options import DATA_HELP, Features, Target, data_options
 
 if TYPE_CHECKING:
@@ -45,7 +45,6 @@ def tune(
 
     Example: qll tune not-both --data dice-rendered --trials 30 --epochs 5 --out runs/front
     """
-    from rich.console import Console
     from rich.table import Table
 
     from qll.records import record
@@ -53,7 +52,7 @@ def tune(
     from qll.tuning import TuneConfig
     from qll.tuning import tune as run
 
-    console = Console(highlight=False)
+    console = plain_console()
     for name in method or []:
         METHODS[name]  # names one that does not exist
     held_out = _fifth(data, data_dir, target, features) if validation is None else validation

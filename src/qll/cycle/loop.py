@@ -40,16 +40,15 @@ from qll.training.config import TrainConfig
 from qll.training.feedback import Feedback
 from qll.training.loop import Trainer, load_configured
 from qll.training.progress import Reporter, Silent
+from qll.training.reach import warn_of_reach
 from qll.training.run import RunFolder
 from qll.training.stages import stages
 from qll.training.streams import generator
 from qll.verify.api import Problem
 from qll.verify.possible import possible
 
-# Witnesses that are kept from round to round; the newest.
-_MOST_WITNESSES = 2_000
-# A first guess at the seconds that a region takes, until a round has measured it.
-_GUESS = 0.1
+_MOST_WITNESSES = 2_000  # that are kept from round to round; the newest
+_GUESS = 0.1  # at the seconds that a region takes, until a round has measured it
 
 
 class CycleConfig(BaseModel):
@@ -92,6 +91,8 @@ def cycle(
     data = load_configured(config.train) if data is None else data
     work = _Cycle(config, folder, data, start, reporter or Silent(), on_round)
     work.check_possible()
+    if not resume:
+        warn_of_reach(work.judged, work.asked[0], reporter)
     work.open(resume)
     with owned(folder):
         return work.run()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -16,11 +17,13 @@ from qll.errors import DataError
 _MOST_CLASSES = 20
 # A column of words with more values than this, or with one for every second row, names its rows.
 _MOST_VALUES = 100
+_LISTED = 20  # columns at most, to be copied from a message
 TARGET_NAMES = ("target", "label", "labels", "class", "y", "output")
 
 
-def guess_feature(name: str, table: Table) -> Feature:
-    """A column's kind, by its cells; ranges and scales follow in `filled`."""
+def guess_feature(name: str, table: Table, beside: Sequence[str] = ()) -> Feature:
+    """A column's kind, by its cells; ranges and scales follow in `filled`. ``beside``: the columns
+    that it could be left out of."""
     cells = table.column(name)
     known = cells[~absent(cells)]
     if not len(known):
@@ -29,7 +32,7 @@ def guess_feature(name: str, table: Table) -> Feature:
             where=table.source,
             expected="values",
             found="none in any row",
-            fix="leave it out: --features with the other columns",
+            fix=_without(beside),
         )
     values = numbers(known)
     if values is None:
@@ -43,7 +46,7 @@ def guess_feature(name: str, table: Table) -> Feature:
                 where=table.source,
                 expected=f"numbers, or at most {_MOST_VALUES} values",
                 found=f"{len(words)} values in {len(known)} rows, such as '{words[0][:30]}'",
-                fix="leave it out: --features with the other columns, or another --target",
+                fix=f"{_without(beside)}, or choose another --target",
             )
         return Feature(name, "category", values=tuple(words))
     if not np.isfinite(values).all():
@@ -51,6 +54,12 @@ def guess_feature(name: str, table: Table) -> Feature:
     if set(np.unique(values).tolist()) <= {0.0, 1.0}:
         return Feature(name, "binary")
     return Feature(name, "integer" if (values == np.round(values)).all() else "real")
+
+
+def _without(beside: Sequence[str]) -> str:
+    if not 0 < len(beside) <= _LISTED or any("," in name for name in beside):
+        return "leave it out: --features with the other columns"
+    return f"leave it out: --features {shlex.quote(','.join(beside))}"
 
 
 def guess_target(names: Sequence[str], table: Table, task: str) -> tuple[tuple[Feature, ...], str]:
@@ -139,7 +148,10 @@ def guess_schema(
     chosen = list(features) or [column for column in table.columns if column not in wanted]
     kinds: TableTask = guessed  # type: ignore[assignment]
     return Schema(
-        tuple(guess_feature(column, table) for column in chosen),
+        tuple(
+            guess_feature(column, table, [other for other in chosen if other != column])
+            for column in chosen
+        ),
         targets,
         kinds,
         test=test,

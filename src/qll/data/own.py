@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from qll.data.base import DataSet, Split, Task, data_sets
 from qll.data.formats import Arrays, read_data
 from qll.data.guess import filled, guess_schema
-from qll.data.schema import Schema
+from qll.data.schema import Feature, Schema
 from qll.data.schema_file import SchemaFile, read_schema
 from qll.data.spelling import DECIMALS, is_number, with_points
 from qll.data.table import Table, complete_rows, encode
@@ -185,7 +185,7 @@ def _schema(
         if missing != "":
             given_up = _stand_in(missing)
             schema = replace(
-                schema, features=tuple(replace(f, missing=given_up) for f in schema.features)
+                schema, features=tuple(_filled_by(f, given_up) for f in schema.features)
             )
     rows = held
     if isinstance(schema.test, str):
@@ -208,6 +208,13 @@ def _schema(
 def _stand_in(missing: str | float) -> str | float:
     """A number is one, however it was given."""
     return float(missing) if is_number(missing) else missing
+
+
+def _filled_by(feature: Feature, missing: str | float) -> Feature:
+    """A category has no mean: its commonest value stands for it."""
+    if missing == "mean" and feature.kind in ("category", "binary"):
+        missing = "commonest"
+    return replace(feature, missing=missing)
 
 
 def _joined(schema: Schema, table: Table, rows: Table) -> Table:

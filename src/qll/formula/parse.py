@@ -157,11 +157,23 @@ _SLIPS = {
     r"![^=]": "write not",
     r"\*\*|\^": "quantities are linear: there are no powers",
 }
+_UNEQUAL = (
+    'write not (y[0] == y[1]) of two quantities, and x["fuel=petrol"] == 0 of a category that has '
+    "another value; != tells indices apart"
+)
 
 
 def _fix(text: str) -> str | None:
     code = re.sub(r"#.*", "", text)
     return next((said for slip, said in _SLIPS.items() if re.search(slip, code)), None)
+
+
+def _value_of(text: str, found: str) -> str:
+    """The input of a value, in the reader's own words where they are those of a comparison."""
+    word = found.strip("'").strip('"')
+    compared = rf'(\w+)\["([^"\n]+)"\]\s*[=!]=\s*"{re.escape(word)}"'
+    held = re.search(compared, text)
+    return 'x["fuel=petrol"]' if held is None else f'{held[1]}["{held[2]}={word}"]'
 
 
 def _unexpected(text: str, place: str, found: str, terminals: Any) -> FormulaError:
@@ -171,15 +183,18 @@ def _unexpected(text: str, place: str, found: str, terminals: Any) -> FormulaErr
             "a word stands where a number should",
             expected="a number: values of categories are numbers in a rule",
             found=found,
-            fix='write x["fuel=petrol"] == 1 for a value of its own input, or the number of the '
-            "value; 'qll data FILE' shows them",
+            fix=f"write {_value_of(text, found)} == 1 for a value of its own input, or the number "
+            "of the value; 'qll data FILE' shows them",
             where=place,
         )
+    unequal = _UNEQUAL if found == "'!='" else None
     return FormulaError(
         "this does not follow the grammar",
         expected=_expected(terminals),
         found=found,
-        fix=_fix(text) or "see docs/language.md, or 'qll show' for properties to start from",
+        fix=unequal
+        or _fix(text)
+        or "see docs/language.md, or 'qll show' for properties to start from",
         where=place,
     )
 

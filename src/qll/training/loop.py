@@ -47,6 +47,7 @@ from qll.training.methods import Method, Step
 from qll.training.parts import Part, Totals
 from qll.training.pictures import draw_samples
 from qll.training.progress import Reporter, Silent
+from qll.training.reach import warn_of_reach
 from qll.training.run import RunFolder
 from qll.training.stages import stages
 from qll.training.still import Still
@@ -90,6 +91,8 @@ def train(
         RunFolder(out).check_new()
     data = load_configured(config, progress=download) if data is None else data
     trainer = Trainer(config, data, model, None, reporter or Silent())
+    if not (resume or config.is_baseline):
+        warn_of_reach(trainer.judged, data.test.batch(slice(0, 1000))[0], reporter)
     if out is None:
         return trainer.run()
     # Everything that can be wrong with the request has been looked at: now the folder.

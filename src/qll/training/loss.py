@@ -42,6 +42,7 @@ from qll.prediction import check_given, check_task, guess_loss, prediction_loss
 from qll.property import Property, check_property
 from qll.regions.clauses import turns
 from qll.training.balance import Balance, Weight
+from qll.training.reach import warn_of_reach
 from qll.training.still import StillSteps
 
 if TYPE_CHECKING:
@@ -168,6 +169,8 @@ class PropertyLoss:
         """The number to minimise for this batch: call ``backward`` on it."""
         check_inputs(x)
         check_given(labels)
+        if not self.calls:
+            warn_of_reach(self.prop, x)
         with folded_once():
             y = run_model(training_forward(model, x), x)
             self.take_scales(x, y, labels)
