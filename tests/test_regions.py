@@ -185,3 +185,28 @@ def test_inputs_that_have_a_few_values(region: str, rule: str, broken: bool) -> 
     assert bool(hit.falsified.any()) == broken
     (verdict,) = qll.verify(prop, network, torch.full((1, 1), 5.0))
     assert (verdict.status == "falsified") == broken
+
+
+@pytest.mark.parametrize(
+    ("premise", "may"),
+    [("x[1] == 1", {1}), ("x[1] == 0", {0, 2}), ("x[0] <= 0 and x[2] <= 0", {1})],
+)
+def test_a_category_keeps_to_the_values_that_a_rule_leaves_it(premise: str, may: set[int]) -> None:
+    """The attack aims where the loss is largest; the rule speaks of some of the values alone."""
+    head = "forall x in box(0, 1) and one_hot(x[0], x[1], x[2])"
+    found = region(f"{head} and {premise}:\n  y[0] >= 0", torch.zeros(6, 4))
+    points = found.project({"x": torch.eye(4).repeat(2, 1)[:6] * 3 - 1})
+    assert bool(found.contains(points).all())
+    assert {int(k) for k in points["x"][:, :3].argmax(1)} == may
+
+
+def test_an_attack_on_one_value_of_a_category_finds_its_violation() -> None:
+    rule = qll.parse(
+        "forall x in box(0, 1) and one_hot(x[0], x[1], x[2]) and x[1] == 1:\n  y[0] >= 0"
+    )
+    model = torch.nn.Linear(4, 1)
+    with torch.no_grad():  # the other values are worse by far, but the rule is not about them
+        model.weight.copy_(torch.tensor([[-9.0, 0.0, -9.0, -2.0]]))
+        model.bias.fill_(1.0)
+    found = qll.attack(rule, model, torch.zeros(3, 4))
+    assert bool(found.falsified.all())

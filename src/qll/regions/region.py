@@ -238,6 +238,7 @@ class Region:
         points["x"] = _one_hot(
             _rounded(torch.clamp(points["x"], self.lower, self.upper), self.integers),
             points["x"],
+            (self.lower, self.upper),
             self._hot("x"),
         )
         points["x"] = self._chosen("x", points["x"], self.lower, self.upper)
@@ -249,6 +250,7 @@ class Region:
             points["x2"] = _one_hot(
                 _rounded(torch.clamp(points["x2"], low, high), self.integers2),
                 points["x2"],
+                (low, high),
                 self._hot("x2"),
             )
             points["x2"] = self._chosen("x2", points["x2"], low, high)
@@ -337,13 +339,19 @@ def _rounded(x: Tensor, whole: Tensor | None) -> Tensor:
     return torch.where(whole, flat.round(), flat).reshape(x.shape)
 
 
-def _one_hot(x: Tensor, aim: Tensor, groups: Sequence[Sequence[int]]) -> Tensor:
-    """Of every group the entry that the search aimed at most."""
+def _one_hot(
+    x: Tensor, aim: Tensor, box: tuple[Tensor, Tensor], groups: Sequence[Sequence[int]]
+) -> Tensor:
+    """Of every group the entry that the search aimed at most, among those that may be 1."""
     if not groups:
         return x
     flat, wanted = x.flatten(1).clone(), aim.flatten(1)
+    low, high = box[0].flatten(1), box[1].flatten(1)
     for group in groups:
         members = list(group)
-        best = wanted[:, members].argmax(1, keepdim=True)
+        # A rule about one value of a category leaves the box no other: low is 1 there.
+        liked = wanted[:, members].masked_fill(high[:, members] < 1, -torch.inf)
+        liked = liked.masked_fill(low[:, members] > 0, torch.inf)
+        best = liked.argmax(1, keepdim=True)
         flat[:, members] = torch.zeros_like(flat[:, members]).scatter(1, best, 1.0)
     return flat.reshape(x.shape)
