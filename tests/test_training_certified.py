@@ -22,7 +22,11 @@ from qll.networks.models import create
 from qll.regions import Region
 from qll.training.config import TrainConfig, resolve
 from qll.training.feedback import Feedback
-from qll.training.initialise import ramp_first_convolution, threshold_first_convolution
+from qll.training.initialise import (
+    open_hidden_units,
+    ramp_first_convolution,
+    threshold_first_convolution,
+)
 from qll.training.loop import Trainer, build_model, load_configured, train
 from qll.training.loss import reduce_losses
 from qll.training.progress import Silent
@@ -244,6 +248,18 @@ def test_a_held_ramp_stays_and_the_rest_is_trained(held: bool) -> None:
     assert torch.equal(begun[1].weight, run.model[1].weight) is held
     assert torch.equal(begun[1].bias, run.model[1].bias) is held
     assert not torch.equal(begun[3].weight, run.model[3].weight)
+
+
+def test_hidden_units_behind_ramps_start_open() -> None:
+    asked = config(method="bound", initialisation="ramp", ramp={"bias": 1.0})
+    data = load_configured(asked)
+    own, opened = (build_model(run, data) for run in (config(), asked))
+    x = torch.from_numpy(data.train.inputs)
+    with torch.no_grad():
+        assert bool((opened[:6](x) > 0).all()) and not bool((own[:6](x) > 0).all())
+    shallow = nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8, 3))
+    with pytest.raises(NetworkError, match="no hidden units behind the ramps"):
+        open_hidden_units(shallow, 1.0)
 
 
 # --- intervals in kernels against the plain ones ---

@@ -53,11 +53,14 @@ class RampConfig(_Record):
 
 class PixelRamp(_Record):
     """Initialisation by ramps (``qll.training.initialise``): from ``low`` (the trained epsilon) to
-    ``high`` (1 - low), in input units. ``held``: the first convolution is not trained."""
+    ``high`` (1 - low), in input units. ``held``: the first convolution is not trained. ``bias`` is
+    added to those of the hidden units behind it: with 1 all of them start open, and a large
+    learning rate leaves none dead."""
 
     low: float | None = None
     high: float | None = None
     held: bool = True
+    bias: float = Field(default=0.0, allow_inf_nan=False)
 
 
 class ViewsConfig(_Record):

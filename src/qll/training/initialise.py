@@ -31,6 +31,8 @@ def initialise(model: nn.Module, config: TrainConfig) -> None:
         ramp = config.ramp
         low = config.reach * epsilon if ramp.low is None else ramp.low
         ramp_first_convolution(model, low, 1 - low if ramp.high is None else ramp.high)
+        if ramp.bias:
+            open_hidden_units(model, ramp.bias)
         if ramp.held:
             hold_first_convolution(model)
 
@@ -82,6 +84,30 @@ def ramp_first_convolution(model: nn.Module, low: float, high: float) -> None:
     first.write(taps, thresholds, [1.0 / (high - low)] * channels, nothing)
     weight = first.weight_after()
     weight[:, half:] = -weight[:, :half]
+
+
+@torch.no_grad()
+def open_hidden_units(model: nn.Module, bias: float) -> None:
+    """Add to the bias of the units before the second ReLU. With weights as small as they start, 1
+    keeps every unit open on all of the data for the first steps, whose gradients reach them all."""
+    before: nn.Module | None = None
+    rectified = 0
+    for module in model.modules():
+        if isinstance(module, nn.Conv2d | nn.Linear):
+            before = module
+        elif isinstance(module, nn.ReLU):
+            rectified += 1
+            if rectified == 2 and isinstance(before, nn.Conv2d | nn.Linear):
+                if before.bias is not None:
+                    before.bias.add_(bias)
+                    return
+                break
+    raise NetworkError(
+        "there are no hidden units behind the ramps whose bias could be set",
+        expected="a second nn.ReLU behind a layer with a bias",
+        found=f"{type(model).__name__} with {rectified} nn.ReLU",
+        fix="leave --set ramp.bias out",
+    )
 
 
 def hold_first_convolution(model: nn.Module) -> None:

@@ -13,7 +13,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from qll.attacks.apgd import AutoPGD
+from qll.attacks.base import attack as read_attack
 from qll.errors import InputError
 from qll.regions import Region
 from qll.training.loss import PropertyTerm
@@ -35,10 +35,14 @@ def box_around(region: Region, centre: Tensor, radius: Tensor) -> Region:
 
 @METHODS.register("small-box")
 class SmallBoxMethod(Method):
-    """``size`` is the share of the region's width that the box has; ``steps`` those of the attack
-    that places it."""
+    """``size`` is the share of the region's width that the box has; ``attack`` (``apgd``, or
+    ``secant`` where the first layer saturates) places it, in ``steps``."""
 
-    options: ClassVar[Mapping[str, bool | int | float | str]] = {"size": 0.3, "steps": 8}
+    options: ClassVar[Mapping[str, bool | int | float | str]] = {
+        "size": 0.3,
+        "attack": "apgd",
+        "steps": 8,
+    }
 
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)
@@ -51,7 +55,8 @@ class SmallBoxMethod(Method):
                 fix="pass --set options.size=0.3",
             )
         self.size = float(size)
-        self.attack = AutoPGD(steps=int(self.chosen["steps"]), restarts=0)
+        steps = int(self.chosen["steps"])
+        self.attack = read_attack(f"{self.chosen['attack']}:steps={steps},restarts=0")
         self.pairs = PairBoxes(setup)
 
     def term(self, step: Step) -> PropertyTerm:
