@@ -12,18 +12,20 @@ from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 from typer.testing import CliRunner
 
 import qll
+from qll.audit import read_claim
 from qll.cli.main import build_app
 from qll.errors import InputError
 from qll.networks.onnx_writer import onnx_bytes
 from qll.training.config import resolve
 from qll.zoo.card import card_text, read_card
-from qll.zoo.check import SUFFIX, check, read_hashes
+from qll.zoo.check import SUFFIX, check, read_hashes, regions_with_a_claim
 from qll.zoo.recipe import recipe_of
 from qll.zoo.shelf import ProvedNetwork, names, zoo
 
@@ -231,10 +233,30 @@ def _copied(tmp_path: Path, change: Callable[[Path], None] = lambda place: None)
         for name in [name for name in files if name.endswith(SUFFIX)]:
             if int(name.removesuffix(SUFFIX)) >= KEPT:
                 del files[name]
+        _keep_points(files, KEPT)
 
     _with_files(place, keep)
     change(place)
     return zoo(SMALL, folder=tmp_path)
+
+
+def _keep_points(files: dict[str, bytes], count: int) -> None:
+    content = io.BytesIO()
+    np.save(content, np.load(io.BytesIO(files["points.npy"]))[:count])
+    files["points.npy"] = content.getvalue()
+    lines = files["claim.toml"].decode().splitlines()
+    marked = [k for k, line in enumerate(lines) if line.startswith("labels = ")]
+    for k in marked:
+        lines[k] = f"labels = {json.loads(lines[k].removeprefix('labels = '))[:count]}"
+    files["claim.toml"] = "\n".join(lines).encode()
+
+
+def _list(place: Path, change: Callable[[list[str]], list[str]], **counts: int) -> None:
+    """``hashes.xz`` with other lines, and the counts on the card to go with them."""
+    lines = lzma.decompress((place / "hashes.xz").read_bytes()).decode().splitlines()
+    text = "".join(f"{line}\n" for line in change(lines))
+    (place / "hashes.xz").write_bytes(lzma.compress(text.encode()))
+    _edit_card(place, proved=read_card(place).proved.model_copy(update=counts))
 
 
 def _with_files(place: Path, change: Callable[[dict[str, bytes]], None]) -> None:
@@ -292,6 +314,71 @@ def test_a_card_that_says_more_is_noticed(tmp_path: Path) -> None:
     assert any(f"the card says {KEPT + 1} verified" in line for line in found.failures)
 
 
+def test_a_violation_cannot_pass_for_a_region_of_which_nothing_is_said(tmp_path: Path) -> None:
+    def change(place: Path) -> None:
+        _with_files(place, lambda files: files.pop("00002.qllcert") and None)
+        _list(place, lambda lines: [*lines[:2], "2 verified", *lines[3:]], vacuous=1)
+
+    found = check(_copied(tmp_path, change), sample=0)
+    assert any("region 2: listed as verified without" in line for line in found.failures)
+
+
+def test_regions_of_which_nothing_is_said_need_no_certificate(tmp_path: Path) -> None:
+    """Trousers and bags: the rule is about the other classes."""
+    shutil.copytree(ROOT / "zoo" / "fashion-clothing", tmp_path / "fashion-clothing")
+    entry = zoo("fashion-clothing", folder=tmp_path)
+    listed = read_hashes(entry)
+    bare = [row for row in range(100) if listed[row] == ("verified", "")]
+    meant = [row for row in range(100) if row not in bare]
+    with zipfile.ZipFile(entry.certificates) as archive:
+        archive.extractall(tmp_path / "held", members=["claim.toml", "points.npy"])
+    expected = read_claim(tmp_path / "held" / "claim.toml")
+    assert len(bare) == 25 and regions_with_a_claim(entry, expected, bare) == []
+    assert regions_with_a_claim(entry, expected, meant) == meant
+
+
+def test_an_empty_shelf_proves_nothing(tmp_path: Path) -> None:
+    """A network that nobody proved anything of, by a card that calls its one region vacuous."""
+
+    def closed(place: Path) -> None:
+        _with_files(place, dict.clear)
+        _list(place, lambda lines: ["0 verified"], vacuous=1)
+
+    assert _of_closed(tmp_path / "closed", closed) == [
+        "no certificate is confirmed: nothing is proved here"
+    ]
+
+    def few(place: Path) -> None:
+        def keep(files: dict[str, bytes]) -> None:
+            for name in [name for name in files if name.endswith(SUFFIX)][1:]:
+                del files[name]
+            _keep_points(files, 1)
+
+        _with_files(place, keep)
+
+    found = check(_copied(tmp_path, few), sample=0)
+    assert any(f"the archive has 1 of {KEPT} regions" in line for line in found.failures)
+
+
+def test_what_is_not_seen_is_said(tmp_path: Path) -> None:
+    def more(place: Path) -> None:
+        made_up = [f"{row} verified {'ab' * 32}" for row in range(KEPT, 200)]
+        _list(place, lambda lines: lines + made_up, verified=200)
+
+    found = check(_copied(tmp_path / "short", more), sample=0)
+    assert any(f"the archive has {KEPT} of 200 regions" in line for line in found.failures)
+    shown = CliRunner().invoke(
+        build_app(), ["zoo", "check", "mnist-robust", "--sample", "0"], catch_exceptions=False
+    )
+    assert shown.exit_code == 0
+    assert "of 9,900 of 10,000 regions the zoo has a verdict and the hash" in shown.output
+
+
+def test_a_card_of_another_network_is_noticed(tmp_path: Path) -> None:
+    found = check(_copied(tmp_path, lambda place: _edit_card(place, name="other")), sample=0)
+    assert found.failures == ["the card is of 'other'"]
+
+
 def test_points_cannot_be_left_out(tmp_path: Path) -> None:
     """A claim without points would take a certificate of any."""
 
@@ -308,6 +395,10 @@ def test_points_cannot_be_left_out(tmp_path: Path) -> None:
     [
         ("hashes.xz", b"no xz"),
         ("hashes.xz", lzma.compress(b"0 verified\n0 verified\n")),
+        ("hashes.xz", lzma.compress(b"0 verified\n2 verified\n")),
+        ("hashes.xz", lzma.compress(b"0 falsified\n")),
+        ("hashes.xz", lzma.compress(b"0 proved\n")),
+        ("hashes.xz", lzma.compress(b"0 verified some\n")),
         ("certificates.zip", b"no zip"),
         ("card.toml", b"name = 1"),
     ],

@@ -2,12 +2,14 @@
 
 Nothing of the card is believed: the claim that certificates are compared with is made of the
 network's and the rule's own files, here. Where the rule depends on data points, these and their
-labels are the archive's; a closed rule takes nothing from the archive but the evidence.
+labels are the archive's; a closed rule takes nothing from the archive but the evidence. Of regions
+beyond the stored points there is a verdict and a hash and no evidence: how many is told.
 """
 
 from __future__ import annotations
 
 import lzma
+import re
 import tempfile
 import zipfile
 from collections.abc import Callable
@@ -26,13 +28,17 @@ from qll.property import Property
 from qll.zoo.shelf import ProvedNetwork
 
 SUFFIX = ".qllcert"
+FIRST = 100  # regions whose evidence is stored at least, or all if there are fewer
 CLAIM, POINTS = "claim.toml", "points.npy"
 
 
 @dataclass
 class Checked:
-    """``failures`` is empty if everything is as the card says."""
+    """``failures`` is empty if everything that can be seen here is as the card says: the evidence
+    of ``seen`` of the ``listed`` regions."""
 
+    listed: int = 0
+    seen: int = 0
     confirmed: dict[str, int] = field(default_factory=dict)
     proved: dict[str, int] = field(default_factory=dict)
     failures: list[str] = field(default_factory=list)
@@ -54,12 +60,14 @@ def check(
         found.failures.append("network.onnx is not the network that the card names")
         return found
     listed = read_hashes(entry)
+    found.listed = len(listed)
     _compare_rule(entry, listed, found)
     with tempfile.TemporaryDirectory() as name:
         place = Path(name)
         _unpack(entry, place)
         expected = _expected(entry, place)
         decided = _audit_all(place, network, expected, listed, found, progress)
+    _compare_evidence(entry, expected, listed, decided, found)
     _compare_counts(entry, listed, found)
     chooser = np.random.default_rng(seed)
     rows = sorted(chooser.permutation(sorted(decided))[:sample].tolist())
@@ -68,8 +76,13 @@ def check(
     return found
 
 
+_SHA256 = "[0-9a-f]{64}"
+# What may stand in its place: nothing, except of a violation, which has a witness.
+_KNOWN = {"verified": "", "falsified": _SHA256, "unknown": ""}
+
+
 def read_hashes(entry: ProvedNetwork) -> dict[int, tuple[str, str]]:
-    """Status and SHA-256 (empty where there is no certificate) of every region."""
+    """Status and SHA-256 (empty where there is no certificate) of every region, counted from 0."""
     try:
         reader = lzma.LZMADecompressor(format=lzma.FORMAT_XZ)
         text = reader.decompress(entry.hashes.read_bytes(), max_length=MOST_BYTES).decode("ascii")
@@ -79,14 +92,21 @@ def read_hashes(entry: ProvedNetwork) -> dict[int, tuple[str, str]]:
         found = {int(row[0]): (row[1], row[2] if len(row) > 2 else "") for row in rows}
         if len(found) != len(rows):
             raise ValueError("a region that occurs twice")
+        if list(found) != list(range(len(found))):  # one that is left out may be one that fails
+            raise ValueError("a region that is left out")
+        for row, (status, digest) in found.items():
+            if not re.fullmatch(_KNOWN[status] + "|" + _SHA256, digest):
+                raise ValueError(f"region {row}: {status} by {digest or 'no certificate'}")
         return found
-    except (OSError, lzma.LZMAError, ValueError, IndexError) as error:
+    except (OSError, lzma.LZMAError, ValueError, IndexError, KeyError) as error:
         raise _damaged(entry.hashes, "lines of region, status and SHA-256", error) from error
 
 
 def _compare_rule(entry: ProvedNetwork, listed: dict[int, tuple[str, str]], found: Checked) -> None:
     """What the card and the list of hashes say of the rule, against its text."""
     prop, card = entry.property, entry.card
+    if card.name != entry.path.name:
+        found.failures.append(f"the card is of '{card.name}'")
     own = parameters_of(prop)
     if own != card.parameters:
         found.failures.append(
@@ -165,6 +185,48 @@ def _audit_all(
     return decided
 
 
+def _compare_evidence(
+    entry: ProvedNetwork,
+    expected: Expected,
+    listed: dict[int, tuple[str, str]],
+    decided: dict[int, str],
+    found: Checked,
+) -> None:
+    """Nothing that should be seen is left out of the archive."""
+    found.seen = len(expected.points)
+    if not min(FIRST, len(listed)) <= found.seen <= len(listed):
+        found.failures.append(
+            f"the archive has {found.seen} of {len(listed)} regions, the first {FIRST} or all of "
+            "fewer should be there"
+        )
+    if not decided:
+        found.failures.append("no certificate is confirmed: nothing is proved here")
+    if entry.property.is_closed:
+        return
+    bare = [row for row in range(found.seen) if listed.get(row) == ("verified", "")]
+    for row in regions_with_a_claim(entry, expected, bare):
+        found.failures.append(
+            f"region {row}: listed as verified without a certificate, but the rule says something "
+            "of it"
+        )
+
+
+def regions_with_a_claim(entry: ProvedNetwork, expected: Expected, rows: list[int]) -> list[int]:
+    """Those of which the rule says something, so that a proof is needed."""
+    from qll.verify.api import Problem
+
+    if not rows:
+        return []
+    x, labels = _data(entry, expected, rows)
+    problem = Problem.of(entry.property, entry.network, x, labels, timeout=entry.card.timeout)
+    queries = [problem.query(index) for index in range(len(problem))]
+    return [
+        row
+        for row, query in zip(rows, queries, strict=True)
+        if not all(case.vacuous for case in query.cases)
+    ]
+
+
 def _compare_counts(
     entry: ProvedNetwork, listed: dict[int, tuple[str, str]], found: Checked
 ) -> None:
@@ -191,13 +253,7 @@ def _prove_again(
 ) -> None:
     from qll.verify.api import verify
 
-    x: Any = None
-    if not entry.property.is_closed:
-        x = expected.points[list(rows)].reshape(-1, *entry.network.input_shape[-3:])
-    labels: Any = None
-    if expected.labels is not None:
-        chosen = [expected.labels[row] for row in rows]
-        labels = _labels(chosen, entry.network.output_size)
+    x, labels = _data(entry, expected, list(rows))
     verdicts = verify(
         entry.property,
         entry.onnx,
@@ -210,6 +266,16 @@ def _prove_again(
         found.proved[verdict.status] = found.proved.get(verdict.status, 0) + 1
         if verdict.status not in (status, "unknown"):
             found.failures.append(f"region {row}: certified {status}, now {verdict.status}")
+
+
+def _data(entry: ProvedNetwork, expected: Expected, rows: list[int]) -> tuple[Any, Any]:
+    """Points and labels as ``verify`` takes them; None where the rule depends on none."""
+    x: Any = None
+    if not entry.property.is_closed:
+        x = expected.points[rows].reshape(-1, *entry.network.input_shape[-3:])
+    if expected.labels is None:
+        return x, None
+    return x, _labels([expected.labels[row] for row in rows], entry.network.output_size)
 
 
 def _labels(rows: list[tuple[int, ...]], outputs: int) -> Any:
