@@ -264,3 +264,34 @@ def test_the_next_command_can_be_copied(tmp_path: Path) -> None:
     proved = CliRunner().invoke(build_app(), shlex.split(said.removeprefix("next: qll ")))
     assert proved.exit_code == 0, proved.output
     assert "verified" in proved.output
+
+
+SLIPS = {
+    "a logic without its colon": (
+        ["train", "not-both", "--data", "dice-rendered", "--logic", "qll5"],
+        "Fix: write qll:5.",
+    ),
+    "a network's name": (
+        ["train", "not-both", "--data", "dice-rendered", "--network", "mlpp:3"],
+        "did you mean 'mlp'?",
+    ),
+    "a format": (["export", "not-both", "--to", "vnnlip"], "did you mean 'vnnlib'?"),
+    "a file that is not there": (["show", "rules/fair"], "No such file or directory"),
+}
+
+
+@pytest.mark.parametrize("what", SLIPS)
+def test_a_slip_is_told_with_what_was_meant(what: str) -> None:
+    words, said = SLIPS[what]
+    with pytest.raises(QllError) as error:
+        CliRunner().invoke(build_app(), words, catch_exceptions=False)
+    assert said in str(error.value)
+
+
+@pytest.mark.parametrize("seconds", ["-5", "0", "nan"])
+def test_a_time_out_is_positive(tmp_path: Path, seconds: str) -> None:
+    export_onnx(nn.Linear(2, 1).eval(), tmp_path / "net.onnx", input_shape=(2,))
+    (tmp_path / "rule.qll").write_text("forall x in box(0, 1):\n  y[0] <= 100\n")
+    words = ["verify", str(tmp_path / "rule.qll"), "--network", str(tmp_path / "net.onnx")]
+    with pytest.raises(QllError, match="time-out is not positive"):
+        CliRunner().invoke(build_app(), [*words, "--timeout", seconds], catch_exceptions=False)

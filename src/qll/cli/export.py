@@ -228,13 +228,14 @@ def _asked(
 
 def _require(option: str, value: str | None, known: tuple[str, ...]) -> None:
     from qll.errors import InputError
+    from qll.registry import suggest
 
     if value is not None and value not in known:
         raise InputError(
             f"{option} {value} is not known",
             expected="one of " + ", ".join(known),
             found=f"'{value}'",
-            fix=f"write {option} {known[-1]}",
+            fix=suggest(value, list(known)),
         )
 
 

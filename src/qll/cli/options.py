@@ -31,6 +31,16 @@ def data_options(target: str, features: str) -> dict[str, Any]:
     return {k: v for k, v in (("target", target), ("features", features)) if v}
 
 
+def require_seconds(timeout: float) -> None:
+    if not timeout > 0:
+        raise InputError(
+            "the time-out is not positive",
+            expected="seconds > 0",
+            found=f"{timeout:g}",
+            fix="pass --timeout 60",
+        )
+
+
 def parse_settings(settings: list[str] | None) -> dict[str, float]:
     """``--set key=value`` for the parameters of a property."""
     values: dict[str, float] = {}

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from qll.cli.answers import QUIET, QUIET_HELP, JsonFile, quieten, require_writable, store
+from qll.cli.options import require_seconds
 from qll.cli.pipes import PipedCommand
 from qll.errors import InputError, QllError, RunError
 from qll.exchange.recognition import is_query
@@ -93,11 +94,7 @@ def solve(
     """
     # The query's time is that of its process, if the process is for nothing else (context.obj).
     began = time.monotonic() - (context.obj or 0.0)
-    if not timeout > 0:
-        raise InputError(
-            "the time-out is not positive", expected="seconds > 0", found=f"{timeout:g}",
-            fix="pass --timeout 60",
-        )  # fmt: skip
+    require_seconds(timeout)
     if certificate is not None:
         raise InputError(
             "a query has no certificate: its verdict has the standard's form",

@@ -14,7 +14,14 @@ import typer
 from qll.cli.answers import json_option, prints_json, store
 from qll.cli.board import Board
 from qll.cli.closed import closed_lines
-from qll.cli.options import DATA_HELP, Features, Target, data_options, parse_settings
+from qll.cli.options import (
+    DATA_HELP,
+    Features,
+    Target,
+    data_options,
+    parse_settings,
+    require_seconds,
+)
 
 EXIT_FALSIFIED = 10
 EXIT_UNKNOWN = 11
@@ -120,6 +127,7 @@ def verify(
     asked = _ask(prop, handle, given, read_points, has_data=data is not None or images is not None)
     if timeout is None:
         timeout = _ONCE if asked.closed else _EACH
+    require_seconds(timeout)
     problem = Problem.of(
         asked.rule,
         handle,

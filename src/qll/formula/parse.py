@@ -201,6 +201,14 @@ def _unexpected(text: str, place: str, found: str, terminals: Any) -> FormulaErr
 
 def _unexpected_end(text: str, name: str) -> FormulaError:
     lines = text.splitlines() or [""]
+    if not re.sub(r"#.*", "", text).strip():
+        return FormulaError(
+            "there is no formula",
+            expected="a formula",
+            found="comments alone" if text.strip() else "an empty text",
+            fix="write one, such as y[0] >= y[1]; 'qll show NAME' prints one to start from",
+            where=f"{name}:1:1",
+        )
     return FormulaError(
         "the text ends before the formula does",
         expected="a formula",

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import enum
 import math
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, replace
@@ -192,6 +193,14 @@ def logic(text: str | Logic) -> Logic:
     if isinstance(text, Logic):
         return text
     name, _, arguments = text.partition(":")
+    joined = re.fullmatch(r"([a-z]+?)([\d.]+|inf)", name.strip().lower())
+    if joined is not None and joined[1] in LOGICS and name.strip().lower() not in LOGICS:
+        raise LogicError(
+            f"unknown logic '{name}'",
+            expected="a logic, a colon and its number",
+            found=f"'{name}'",
+            fix=f"write {joined[1]}:{joined[2]}",
+        )
     return LOGICS[name.strip().lower()].from_text(arguments)
 
 

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Sequence
+from difflib import get_close_matches
 from functools import partial
+from importlib.util import find_spec
 from typing import TypeAlias
 
 import torch
@@ -201,7 +203,12 @@ def create(name: str, **options: object) -> nn.Module:
     if head in networks:  # with sizes of its own: mlp:64,32
         factory = partial(networks[head], sizes) if sizes else networks[head]
     else:
-        factory = networks[name] if ":" not in name else _factory(name)
+        # A module has a dotted name or is there: else it is a slip in the name of one of ours.
+        ours = get_close_matches(head, networks, n=1, cutoff=0.6)
+        if ":" not in name or (ours and "." not in head and find_spec(head) is None):
+            factory = networks[head]
+        else:
+            factory = _factory(name)
     try:
         module = factory(**options)
     except TypeError as error:

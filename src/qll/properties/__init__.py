@@ -168,7 +168,8 @@ def _read(name_or_path: str | Path) -> tuple[str, str]:
             found="a folder",
             fix="give one of the files in it",
         )
-    if path.suffix != ".qll" and not path.is_file():
+    named = len(path.parts) == 1  # with a folder before it, it is a file that is not there
+    if path.suffix != ".qll" and named and not path.is_file():
         raise InputError(
             f"unknown property '{name_or_path}'",
             expected="the name of a shipped property, or the path of a .qll file",

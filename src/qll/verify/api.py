@@ -457,7 +457,7 @@ def verify(
     at run time too.
     """
     check_property(prop)
-    if timeout <= 0:
+    if not timeout > 0:
         raise InputError(
             "the time-out is not positive", expected="seconds > 0", found=f"{timeout:g}",
             fix="pass timeout=10",

@@ -176,7 +176,7 @@ let planned = 0;
 function update() {
   const rows = DATA.rows.filter(isShown);
   const runs = rows.reduce((n, row) => n + row.runs.filter(hasSeed).length, 0);
-  document.getElementById("shown").textContent = `${runs} of ${DATA.runs.length} runs in ${rows.length} of ${DATA.rows.length} rows`;
+  document.getElementById("shown").textContent = `${runs} of ${DATA.runs.length} run${DATA.runs.length === 1 ? "" : "s"} in ${rows.length} of ${DATA.rows.length} row${DATA.rows.length === 1 ? "" : "s"}`;
   document.querySelector(".nothing").hidden = rows.length > 0;
   updateTables();
   hintAtMore();
