@@ -442,3 +442,24 @@ def test_a_regression_has_columns_of_its_own(tmp_path: Path) -> None:
     assert "| 88.0 ± 0.7 | 0.0124 ± 0.00014 |" in long and "| 100.0 ± 0.0 |" in long
     assert "R2_mean" in texts["table.csv"] and "R$^2$" in texts["table-long.tex"]
     assert "R²" in texts["index.html"] and "y[&#34;mpg&#34;] &lt;= 9" in texts["index.html"]
+
+
+def test_csat_of_an_evaluation_alone_is_found_by_its_six_digits(tmp_path: Path) -> None:
+    """'qll evaluate' writes 0.0156863 for 4/255."""
+    write_run(tmp_path / "run", "not-both", "dice", "qll:5", 0)
+    for verdicts in (tmp_path / "run").glob("verdicts-*"):
+        verdicts.unlink()
+    share = {"good": 96, "total": 100, "share": 0.96}
+    file = tmp_path / "run/evaluation.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"csat": {f"{4 / 255:g}": share}}))
+    assert read_run(tmp_path / "run").figures["CSat"] == pytest.approx(96)
+
+
+def test_rounds_of_a_cycle_are_no_unfinished_runs(tmp_path: Path) -> None:
+    write_run(tmp_path / "run", "not-both", "dice", "qll:5", 0)
+    write_run(tmp_path / "cycle/round-01", "not-both", "dice", "qll:2", 0, finished=False)
+    (tmp_path / "cycle/cycle.json").write_text("{}")
+    found = read_runs([tmp_path])
+    assert [run.name for run in found.runs] == ["run"]
+    assert [item.path.name for item in found.left_out] == ["round-01"]
+    assert "a round of qll cycle" in found.left_out[0].reason
