@@ -295,3 +295,28 @@ def test_a_time_out_is_positive(tmp_path: Path, seconds: str) -> None:
     words = ["verify", str(tmp_path / "rule.qll"), "--network", str(tmp_path / "net.onnx")]
     with pytest.raises(QllError, match="time-out is not positive"):
         CliRunner().invoke(build_app(), [*words, "--timeout", seconds], catch_exceptions=False)
+
+
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [
+        ("qll train clas", {"classification-robustness"}),
+        ("qll show s", {"standard-robustness", "strong-classification-robustness"}),
+        ("qll verify not-both --data di", {"dice", "dice-rendered"}),
+        ("qll train rules/mi", set()),  # a file: the shell's own
+    ],
+)
+def test_the_shell_completes_rules_and_data(typed: str, offered: set[str]) -> None:
+    words = {"COMP_WORDS": typed, "COMP_CWORD": str(len(typed.split()) - 1)}
+    environment = {**words, "_QLL_COMPLETE": "complete_bash"}
+    done = CliRunner().invoke(build_app(), [], prog_name="qll", env=environment)
+    assert set(done.output.split()) == offered
+
+
+def test_what_the_shell_completes_is_what_there_is() -> None:
+    from qll.cli.completion import complete_data, complete_rule
+    from qll.data import data_sets
+    from qll.properties import names
+
+    assert complete_rule("") == sorted(names())
+    assert sorted(complete_data("")) == sorted(data_sets)

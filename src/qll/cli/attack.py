@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from qll.cli.answers import JsonFile, store
+from qll.cli.completion import complete_data, complete_rule
 from qll.cli.options import (
     DATA_HELP,
     Features,
@@ -29,10 +30,19 @@ _NAMED = 20  # near-ties
 
 
 def attack(
-    prop: Annotated[str, typer.Argument(metavar="PROPERTY", help="A property or a .qll file.")],
+    prop: Annotated[
+        str,
+        typer.Argument(
+            metavar="PROPERTY", autocompletion=complete_rule, help="A property or a .qll file."
+        ),
+    ],
     network: Annotated[Path, typer.Option(help="An ONNX file.")],
     data: Annotated[
-        str | None, typer.Option(help=DATA_HELP + " A rule without a data point needs none.")
+        str | None,
+        typer.Option(
+            autocompletion=complete_data,
+            help=DATA_HELP + " A rule without a data point needs none.",
+        ),
     ] = None,
     target: Target = "",
     features: Features = "",

@@ -8,14 +8,20 @@ from typing import Annotated
 import typer
 
 from qll.cli.answers import JsonFile
+from qll.cli.completion import complete_data, complete_rule
 from qll.cli.doctor import report
 from qll.cli.options import DATA_HELP, Features, Target, data_options, parse_settings
 
 
 def check(
-    rule: Annotated[str, typer.Argument(metavar="RULE", help="A property or a .qll file.")],
+    rule: Annotated[
+        str,
+        typer.Argument(
+            metavar="RULE", autocompletion=complete_rule, help="A property or a .qll file."
+        ),
+    ],
     network: Annotated[Path | None, typer.Option(help="An ONNX file.")] = None,
-    data: Annotated[str | None, typer.Option(help=DATA_HELP)] = None,
+    data: Annotated[str | None, typer.Option(autocompletion=complete_data, help=DATA_HELP)] = None,
     target: Target = "",
     features: Features = "",
     data_dir: Annotated[str | None, typer.Option(help="Where the data files are.")] = None,

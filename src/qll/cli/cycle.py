@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from qll.cli.answers import JsonFile, plain_console, store
+from qll.cli.completion import complete_data, complete_rule
 from qll.cli.options import DATA_HELP, Features, data_options
 from qll.errors import InputError
 
@@ -21,9 +22,14 @@ EXIT_NOT_MET = 11
 
 def cycle(
     prop: Annotated[
-        str, typer.Argument(metavar="PROPERTY", help="A shipped property or a .qll file.")
+        str,
+        typer.Argument(
+            metavar="PROPERTY",
+            autocompletion=complete_rule,
+            help="A shipped property or a .qll file.",
+        ),
     ],
-    data: Annotated[str | None, typer.Option(help=DATA_HELP)] = None,
+    data: Annotated[str | None, typer.Option(autocompletion=complete_data, help=DATA_HELP)] = None,
     predict: Annotated[str, typer.Option(help="Of a table: the column to predict.")] = "",
     features: Features = "",
     network: Annotated[Path | None, typer.Option(help="An ONNX file to start from.")] = None,

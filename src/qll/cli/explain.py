@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from qll.cli.answers import JsonFile, store
+from qll.cli.completion import complete_data
 from qll.cli.options import DATA_HELP, Features, Target, data_options
 
 # Points that are told one by one, of each verdict; the others are counted.
@@ -30,7 +31,7 @@ def explain(
     network: Annotated[
         Path | None, typer.Option(help="The ONNX file: shows outputs, checks certificates.")
     ] = None,
-    data: Annotated[str | None, typer.Option(help=DATA_HELP)] = None,
+    data: Annotated[str | None, typer.Option(autocompletion=complete_data, help=DATA_HELP)] = None,
     target: Target = "",
     features: Features = "",
     data_dir: Annotated[str | None, typer.Option(help="Where the data files are.")] = None,

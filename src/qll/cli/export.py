@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from qll.cli.answers import JsonFile, store
+from qll.cli.completion import complete_rule
 from qll.cli.options import Features, Target, data_options, parse_settings
 from qll.cli.solver import SOUND
 from qll.cli.verify import scale_of
@@ -24,6 +25,7 @@ def export(
         str,
         typer.Argument(
             metavar="PROPERTY",
+            autocompletion=complete_rule,
             help="A property, a .qll file or a VNN-LIB query; --to vehicle also a logic (qll:5).",
         ),
     ],

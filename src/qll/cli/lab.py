@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from qll.cli.answers import JsonFile, store
+from qll.cli.completion import complete_data, complete_rule
 from qll.cli.options import DATA_HELP, Features, Target, data_options, parse_settings
 
 if TYPE_CHECKING:
@@ -16,12 +17,17 @@ if TYPE_CHECKING:
 
 def lab(
     prop: Annotated[
-        str | None, typer.Argument(metavar="[RULE]", help="With --network: a rule with epsilon.")
+        str | None,
+        typer.Argument(
+            metavar="[RULE]",
+            autocompletion=complete_rule,
+            help="With --network: a rule with epsilon.",
+        ),
     ] = None,
     network: Annotated[
         Path | None, typer.Option(help="An ONNX file: watch one region of it instead.")
     ] = None,
-    data: Annotated[str | None, typer.Option(help=DATA_HELP)] = None,
+    data: Annotated[str | None, typer.Option(autocompletion=complete_data, help=DATA_HELP)] = None,
     target: Target = "",
     features: Features = "",
     data_dir: Annotated[str | None, typer.Option(help="Where the data files are.")] = None,

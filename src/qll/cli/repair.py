@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from qll.cli.answers import JsonFile, plain_console, store
+from qll.cli.completion import complete_data
 from qll.cli.cycle import EXIT_NOT_MET
 from qll.cli.options import (
     DATA_HELP,
@@ -28,7 +29,10 @@ def repair(
     ],
     network: Annotated[Path, typer.Option(help="The ONNX file to repair.")],
     data: Annotated[
-        str | None, typer.Option(help="What it should go on to predict: " + DATA_HELP)
+        str | None,
+        typer.Option(
+            autocompletion=complete_data, help="What it should go on to predict: " + DATA_HELP
+        ),
     ] = None,
     target: Target = "",
     features: Features = "",

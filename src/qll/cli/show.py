@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from qll.cli.answers import JsonFile, fitted, store
+from qll.cli.completion import complete_rule
 from qll.cli.options import Features, Target, data_options, parse_settings
 
 _NAME = 34  # columns of a name
@@ -21,7 +22,11 @@ class Form(enum.StrEnum):
 
 def show(
     name: Annotated[
-        str | None, typer.Argument(help="A shipped property or a .qll file; without it, a list.")
+        str | None,
+        typer.Argument(
+            autocompletion=complete_rule,
+            help="A shipped property or a .qll file; without it, a list.",
+        ),
     ] = None,
     form: Annotated[Form, typer.Option("--as", help="How to print the formula.")] = Form.unicode,
     logic: Annotated[

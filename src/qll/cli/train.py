@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from qll.cli.answers import JsonFile, store
+from qll.cli.completion import complete_data, complete_rule
 from qll.cli.options import DATA_HELP, Features, Target, data_options
 
 # Points that an attack missed, as a share: below it is what any attack misses now and then.
@@ -21,9 +22,13 @@ if TYPE_CHECKING:
 def train(
     prop: Annotated[
         str | None,
-        typer.Argument(metavar="PROPERTY", help="A shipped property or a .qll file."),
+        typer.Argument(
+            metavar="PROPERTY",
+            autocompletion=complete_rule,
+            help="A shipped property or a .qll file.",
+        ),
     ] = None,
-    data: Annotated[str | None, typer.Option(help=DATA_HELP)] = None,
+    data: Annotated[str | None, typer.Option(autocompletion=complete_data, help=DATA_HELP)] = None,
     target: Target = "",
     features: Features = "",
     data_dir: Annotated[

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from qll.cli.answers import JsonFile, plain_console, store
+from qll.cli.completion import complete_data, complete_rule
 from qll.cli.options import DATA_HELP, Features, Target, data_options
 
 if TYPE_CHECKING:
@@ -16,9 +17,14 @@ if TYPE_CHECKING:
 
 def tune(
     prop: Annotated[
-        str, typer.Argument(metavar="PROPERTY", help="A shipped property or a .qll file.")
+        str,
+        typer.Argument(
+            metavar="PROPERTY",
+            autocompletion=complete_rule,
+            help="A shipped property or a .qll file.",
+        ),
     ],
-    data: Annotated[str, typer.Option(help=DATA_HELP)],
+    data: Annotated[str, typer.Option(autocompletion=complete_data, help=DATA_HELP)],
     target: Target = "",
     features: Features = "",
     trials: Annotated[int, typer.Option(help="Trials of the study, over all sessions.")] = 50,

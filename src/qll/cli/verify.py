@@ -14,6 +14,7 @@ import typer
 from qll.cli.answers import json_option, prints_json, store
 from qll.cli.board import Board
 from qll.cli.closed import closed_lines
+from qll.cli.completion import complete_data, complete_rule
 from qll.cli.options import (
     DATA_HELP,
     Features,
@@ -35,9 +36,14 @@ _LOOKED_AT = 1000
 
 
 def verify(
-    prop: Annotated[str, typer.Argument(metavar="PROPERTY", help="A property or a .qll file.")],
+    prop: Annotated[
+        str,
+        typer.Argument(
+            metavar="PROPERTY", autocompletion=complete_rule, help="A property or a .qll file."
+        ),
+    ],
     network: Annotated[Path, typer.Option(help="An ONNX file.")],
-    data: Annotated[str | None, typer.Option(help=DATA_HELP)] = None,
+    data: Annotated[str | None, typer.Option(autocompletion=complete_data, help=DATA_HELP)] = None,
     target: Target = "",
     features: Features = "",
     data_dir: Annotated[str | None, typer.Option(help="Where the data files are.")] = None,
