@@ -16,6 +16,7 @@ from qll.bounds.domain import Subdomain
 from qll.bounds.dual import Domains, DualBound, Multipliers, Rates
 from qll.bounds.lanes import ChainBounder, DualLanes, evaluate
 from qll.bounds.plain import PlainGraph
+from qll.bounds.sparse_graph import SparseGraphBounder
 from qll.networks.relu_form import FormLayer, ReluForm
 
 sparse = pytest.importorskip("scipy.sparse")
@@ -205,6 +206,22 @@ def test_hull_is_at_least_as_tight_as_chords() -> None:
             evaluate(case.chain, [case.domain], case.sizes, hull=hull)[0] for hull in (True, False)
         )
         assert with_hull >= without - 1e-9
+
+
+@pytest.mark.parametrize("kind", [ChainBounder, SparseGraphBounder])
+def test_a_hull_with_a_subset_that_overflows_is_no_bound(kind: type[SparseGraphBounder]) -> None:
+    """With the neuron among the subset's the coefficient of the second input is infinite, and that
+    input 0: where only the empty subset counted, the bound was above the least value."""
+    network = chain_network(([[0.5, 1e20]], [-0.5 + 1e-10]), ([[1.0]], [0.0]))
+    sizes = sizes_of(network.relu_form, np.array([-1.0, 0.0]), np.array([1.0, 0.0]))
+    bounder = kind(network.relu_form)
+    low, high = bounder.interval(sizes, lambda: False)
+    outputs, constant = np.array([[-1e295]]), np.array([1e284])
+    rows, offset = bounder.objectives(outputs, constant)
+    domain = bounder.domain(low, high, rows, offset, sizes.objectives(outputs, constant))
+    bounder.join(low, high, [domain])
+    least = -1e295 * network.relu_form.forward(np.array([[1.0, 0.0]]))[0, 0] + 1e284
+    assert bounder.evaluate([domain], sizes, stop=lambda: False)[0] <= least < 0
 
 
 @pytest.mark.parametrize("seed", range(12))

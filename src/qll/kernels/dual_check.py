@@ -136,6 +136,8 @@ def bound_of(  # type: ignore[no-untyped-def]
             for n in range(count):
                 if subset & (1 << n):
                     candidate += free[members[n]] * bias[members[n]]
+            if not np.isfinite(candidate):
+                return np.nan  # a minimum of the other subsets alone is no bound
             least = min(least, candidate)
         here += least
     return value + here - unit * size

@@ -221,6 +221,8 @@ def groups_of(  # type: ignore[no-untyped-def]
                 if subset & (1 << n):
                     i = neurons[g * BLOCK + members[n]]
                     candidate += free[i] * bias[i]
+            if not np.isfinite(candidate):
+                return np.nan, size  # a minimum of the other subsets alone is no bound
             least = min(least, candidate)
         value += least
     return value, size
