@@ -20,6 +20,7 @@ from qll.networks.relu_form import FormLayer, ReluForm
 from qll.verify.backend import BACKENDS, Backend, Budget
 from qll.verify.condition import compile_condition, obligations
 from qll.verify.judge import Worth, judge
+from qll.verify.pattern import climb
 from qll.verify.query import Query
 from qll.verify.verdict import Reason, Status, Verdict
 
@@ -253,3 +254,14 @@ def test_an_input_between_two_floats_counts_as_fixed() -> None:
     assert splits_boxes(Query(network, lower, upper, BELOW_ONE))
     upper[: FEW_INPUTS + 1] = 1.0
     assert not splits_boxes(Query(network, lower, upper, BELOW_ONE))
+
+
+@pytest.mark.parametrize("constant", [0, 1, 2])
+def test_layers_without_weights_have_programmes_too(constant: int) -> None:
+    """What a network's zeros leave of a layer has no terms at all."""
+    layers = [FormLayer(np.full(2, 0.25), ((k, np.eye(2)),)) for k in range(3)]
+    layers[constant] = FormLayer(np.full(2, 0.25), ())
+    query = Query(FormNetwork(ReluForm((2,), tuple(layers))), -np.ones(2), np.ones(2), BELOW_ONE)
+    point, value = climb(query, np.zeros(2), [0], rounds=3, deadline=np.inf)
+    assert value == float(query.form.forward(point[None])[0, 0]) - 1.0
+    assert value == pytest.approx([-0.25, -0.5, -0.75][constant])

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
-from verify_cases import random_network, worst_value
+from verify_cases import chain, random_network, worst_value
 
 import qll
 from qll.bounds.sparse_graph import SparseGraphBounder
@@ -14,10 +16,11 @@ from qll.formula.hard import Max, Min, affine
 from qll.networks import load
 from qll.verify import restricted
 from qll.verify.backend import Budget
+from qll.verify.backends import bab
 from qll.verify.backends.bab import BranchAndBound
 from qll.verify.query import Query
 from qll.verify.restricted import restrict, restrict_by_crown
-from qll.verify.verdict import Status
+from qll.verify.verdict import Reason, Status
 
 
 @pytest.fixture(autouse=True)
@@ -130,3 +133,15 @@ def test_a_network_without_a_single_weight() -> None:
     (verdict,) = qll.verify(prop, network, torch.zeros(1, 12), fast=True)
     assert verdict.status == Status.VERIFIED
     assert SparseGraphBounder(network.relu_form).neighbours(np.arange(3)).tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("network", ["numpy", "compiled"])
+def test_a_tie_at_a_single_point_is_no_error(network: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the smaller network nothing is known exactly: the answer is that it is within rounding."""
+    monkeypatch.setattr(bab, "LIGHT_PRODUCTS", 0 if network == "compiled" else 1 << 20)
+    monkeypatch.setattr(bab, "sys", SimpleNamespace(modules={}))
+    one = np.ones((1, 1))
+    half = np.full(1, 0.5)
+    query = Query(chain((one, [0.0]), (one, [0.0])), half, half, affine([(("y", 0), 1.0)], -0.5))
+    (verdict,) = BranchAndBound().decide([query], Budget(seconds=5))
+    assert (verdict.status, verdict.reason) == (Status.UNKNOWN, Reason.MARGIN)

@@ -203,3 +203,17 @@ def test_constraints_cut_the_region() -> None:
     assert loose.status is Status.FALSIFIED
     assert loose.witness is not None
     assert loose.witness.sum() <= 1.6
+
+
+@pytest.mark.parametrize("name", ["boxes", "boxes-torch", "boxes-plain"])
+def test_boxes_with_infinite_slopes_are_not_cut_away(name: str) -> None:
+    """The second input is 0 and its slope overflows near the violation, where x is (1, 0): nothing
+    is known there, which is no reason to drop it."""
+    network = chain(([[0.5, 1e20]], [-0.5 + 1e-10]), ([[1.0]], [0.0]))
+    lower, upper = np.array([-1.0, 0.0]), np.array([1.0, 0.0])
+    query = Query(network, lower, upper, affine([(("y", 0), 1e295)], -1e284))
+    violation = np.array([1.0, 0.0])
+    assert query.compiled.exact_value(network.evaluate_exact(violation), violation) > 0
+    prover = PROVERS[name](query) if name in PROVERS else BoxProver.light(query.form, 1 << 20)
+    prover.most = 200
+    assert not prover.prove(query, np.inf, lambda *_: None).proved

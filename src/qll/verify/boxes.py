@@ -243,7 +243,7 @@ class _BoxRun:
     def refute(self, pool: Pool) -> tuple[Pool, Array | None]:
         """Boxes that stay open, and a violation met on the way."""
         found = self.bound(pool)
-        still = pool.open & (found.mixed <= self.margin)
+        still = pool.open & ~(found.mixed > self.margin)  # what is not a number is open
         blame: Array | None = None
         if self.pair is not None and still.any():
             sloped, blame = self.pair.closed(pool.lower, pool.upper)
@@ -289,8 +289,9 @@ class _BoxRun:
                 way = (self.margin - value[..., None]) / linear
             low, high = kept.lower[:, None], kept.upper[:, None]
             lost = ROUNDED * (np.abs(way) + np.maximum(np.abs(low), np.abs(high)))
-            mine_low = np.where(linear < 0, high + way - lost, -np.inf).max(axis=1)
-            mine_high = np.where(linear > 0, low + way + lost, np.inf).min(axis=1)
+            told = np.isfinite(way)  # no bound over an infinite slope says nothing
+            mine_low = np.where(told & (linear < 0), high + way - lost, -np.inf).max(axis=1)
+            mine_high = np.where(told & (linear > 0), low + way + lost, np.inf).min(axis=1)
             mine_low = np.maximum(mine_low, kept.lower)
             mine_high = np.minimum(mine_high, kept.upper)
             alive = kept.open[:, index] & (mine_low <= mine_high).all(axis=1)
@@ -381,6 +382,8 @@ class _BoxRun:
         alone = (pool.lower == pool.upper).all(axis=1)
         exact = self.form.is_piecewise_linear and not self.query.in_float32
         exact = exact and not self.query.rounds  # whose checker looks at linear constraints alone
+        # What is left of a restricted network is no stored one: there is nothing to be exact about.
+        exact = exact and hasattr(self.query.network, "evaluate_exact")
         if not exact or not alone.any():
             return pool
         for row in np.flatnonzero(alone):

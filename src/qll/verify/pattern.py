@@ -97,6 +97,8 @@ def _solve(
             part = multiply(weight, maps[source][0])
             matrix = part if matrix is None else add(matrix, part)
             bias = bias + weight @ maps[source][1]
+        if matrix is None:  # it reads nothing: all of its weights are 0
+            matrix = sparse.csr_matrix((layer.width, size))
         if k == len(form.layers) - 1:
             outputs, output_bias = matrix, bias
             break
