@@ -129,6 +129,8 @@ def run_here(
             network = load(str(file_of(folder, row["network"])))
             found = decide(read(str(file_of(folder, row["property"]))), network, seconds=seconds)
             answer = str(found.answer)
+            if answer == "unknown":  # with its reason
+                error = "; ".join(note for note in found.notes if note.startswith("unknown"))
         except Exception as raised:  # the others are asked all the same
             answer, error = "error", f"{type(raised).__name__}: {raised}"[:200]
         cpu = clock.now() - start

@@ -45,6 +45,11 @@ TURN = 0.25
 PROMISING = 4.0
 # Of large networks without joint hulls: more domains are worth more than better bounds of each.
 LEAN = Effort(refine=20)
+# Domains that are split together.
+BATCH = 16
+# The deepest domains come first from this share of the memory for open ones on (the second), and
+# until there is room again (the first).
+CROWDED = 0.25, 0.5
 # A coordinate this near to an end of its range, as a share of it, is meant to be there.
 SNAP = 1e-6
 
@@ -129,12 +134,13 @@ class Run(Root):
 
     turn = TURN
     violations: Violations | None = None
+    crowded = False  # the deepest domains come first
 
     def branch(self, nodes: list[Subproblem]) -> None:
         self.rounds, self.hunting = 0, 0.0
         if self.joins and not self.keeps:
             self.violations = Violations(self)
-            self.queue = sorted(map(copied, nodes), key=lambda n: n.bound)
+            self.queue = sorted(map(copied, nodes), key=self.order)
             self.best_first(self.deadline)
             ended = self.outcome.reason in (Reason.SPLITS, Reason.MARGIN)
             if not ended or not self.violations.rounds:
@@ -142,7 +148,7 @@ class Run(Root):
             # Signs that follow are not as easily used as those of splits: once more without them.
             self.violations = None
         self.outcome.reason = None
-        self.queue = sorted(nodes, key=lambda n: n.bound)
+        self.queue = sorted(nodes, key=self.order)
         if np.isfinite(self.most_nodes) or not depth_first.fits(self.bounder.form):
             self.best_first(self.deadline)
         else:
@@ -215,7 +221,7 @@ class Run(Root):
         """Split the worst open domains until then, or until the outcome is known."""
         out = self.outcome
         while self.queue:
-            out.bound = self.queue[0].bound
+            out.bound = min(node.bound for node in self.queue)
             if self.out_of_time():
                 out.reason = Reason.TIME
                 return
@@ -229,6 +235,7 @@ class Run(Root):
             if len(self.queue) > self.most_kept:
                 out.reason = Reason.MEMORY
                 return
+            self.watch_memory()
             now = clock.now()
             due = self.rounds < 8 or self.rounds % 4 == 0
             if due and self.hunting < HUNT_SHARE * (now - self.began) + HUNT_START:
@@ -237,7 +244,8 @@ class Run(Root):
                 if found:
                     return
             self.rounds += 1
-            chosen, self.queue = self.queue[:16], self.queue[16:]
+            many = self.at_once()
+            chosen, self.queue = self.queue[:many], self.queue[many:]
             if self.violations is not None:
                 chosen = self.violations.narrow(chosen)
                 if not chosen:
@@ -266,8 +274,27 @@ class Run(Root):
                 if node.depth <= self.effort.retighten_depth and not self.out_of_time():
                     self.retighten(node)
             rest = self.refute(rest, self.effort.refine)
-            self.queue = sorted(self.queue + rest, key=lambda n: n.bound)
+            self.queue = sorted(self.queue + rest, key=self.order)
         out.proved = True
+
+    def watch_memory(self) -> None:
+        """A proof closes every domain, whatever the order: once the worst first have filled their
+        share of memory, the deepest come first, of which few are open at a time, until there is
+        room again."""
+        least, most = (share * self.most_kept for share in CROWDED)
+        crowded = len(self.queue) > (least if self.crowded else most)
+        if crowded != self.crowded:
+            self.crowded = crowded
+            self.queue.sort(key=self.order)
+
+    def at_once(self) -> int:
+        """How many domains are split together: fewer as memory fills."""
+        room = int(self.most_kept) - len(self.queue)
+        return max(1, min(BATCH, room // BATCH)) if self.crowded else BATCH
+
+    def order(self, node: Subproblem) -> tuple[float, float]:
+        """Of the queue."""
+        return (-node.depth, -node.bound) if self.crowded else (node.bound, 0.0)
 
     def hunt(self, queue: list[Subproblem], rounds: int) -> bool:
         """Look for a violation from the relaxed minimisers of the worst open nodes."""
