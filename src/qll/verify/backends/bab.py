@@ -58,6 +58,11 @@ FROM_NODE = Plan(starts=0, steps=10, seed=2)
 SCATTER = Plan(starts=16384, steps=1, seed=3)
 SCATTER_PRODUCTS = 250_000_000
 SCATTER_AFTER = 4
+# While neurons are split, an attack from many points now and then, each from others: all of them
+# may take this share of the time. Seconds of the first are guessed from its products.
+WIDE = Plan(starts=32, steps=60, seed=4)
+WIDE_SHARE = 0.1
+PRODUCTS_A_SECOND = 1e10
 # What is tried in numpy before the kernels are loaded, which takes some tenths of a second.
 LIGHT_PRODUCTS = 400_000_000
 # Linear programmes in a row, each on a neighbouring activation pattern.
@@ -254,6 +259,7 @@ class BranchAndBound(Backend):
     ) -> Verdict:
         ties = [] if near is None else [near]
         searches = 0
+        wide = _Wide(network, query)
 
         def worth(point: Array, value: float) -> bool:
             if not query.is_near(value):
@@ -268,8 +274,12 @@ class BranchAndBound(Backend):
             searches += 1
             if searches == SCATTER_AFTER + 1 and splits_boxes(query) and query.integers is None:
                 most = min(SCATTER.starts, SCATTER_PRODUCTS // max(network.size, 1))
-                wide = replace(SCATTER, starts=most)
-                best_of_all = attack(network, [query], wide, deadline=deadline)[0]
+                scattered = replace(SCATTER, starts=most)
+                best_of_all = attack(network, [query], scattered, deadline=deadline)[0]
+                if worth(best_of_all.point, best_of_all.value):
+                    return best_of_all.point
+            if wide.is_due():
+                best_of_all = wide.attack(deadline)
                 if worth(best_of_all.point, best_of_all.value):
                     return best_of_all.point
             starts = query.clip(points)
@@ -307,6 +317,28 @@ class BranchAndBound(Backend):
         if outcome.proved and proofs and not prover.keeps:
             outcome = _again(prover, query, outcome, start, deadline)
         return replace(_as_verdict(outcome, ties), proof=outcome.proof)
+
+
+class _Wide:
+    """Attacks from many points beside the proof of one query."""
+
+    def __init__(self, network: SearchNetwork, query: Query) -> None:
+        self.network, self.query = network, query
+        self.began, self.spent, self.count = clock.now(), 0.0, 0
+        products = 4.0 * WIDE.starts * WIDE.steps * network.size  # there and back
+        self.next = products / PRODUCTS_A_SECOND
+
+    def is_due(self) -> bool:
+        passed = clock.now() - self.began
+        return not splits_boxes(self.query) and self.spent + self.next <= WIDE_SHARE * passed
+
+    def attack(self, deadline: float) -> Found:
+        start, plan = clock.now(), replace(WIDE, seed=WIDE.seed + self.count)
+        found = attack(self.network, [self.query], plan, deadline=deadline)[0]
+        self.count += 1
+        self.next = clock.now() - start
+        self.spent += self.next
+        return found
 
 
 @dataclass
