@@ -220,3 +220,11 @@ def test_an_epsilon_of_255ths(tmp_path: Path) -> None:
     assert found["region"]["state"] == "note"
     assert "the data go from 0 to 1" in found["region"]["fix"]
     assert "write 8/255" in found["region"]["fix"]
+
+
+def test_a_shipped_rule_takes_as_many_outputs_as_the_data_have_classes(tmp_path: Path) -> None:
+    """It says ten, the classes of MNIST; a die has six faces."""
+    code, found = _found(tmp_path, "classification-robustness", *OPTIONS)
+    assert code == 0
+    assert "6 outputs" in found["entries"]["said"]
+    assert found["training"]["said"].startswith("qll train takes about")

@@ -90,6 +90,8 @@ def _property(subject: Subject, network: Network | None) -> Property:
         return load_fitting(subject.rule, subject.data.schema, **given)
     if network is not None:
         return load_fitting(subject.rule, network.output_size, **given)
+    if subject.data is not None:
+        return load_fitting(subject.rule, subject.data.fits, **given)
     return load(subject.rule).with_parameters(**given)
 
 
