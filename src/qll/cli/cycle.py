@@ -15,7 +15,7 @@ from qll.errors import InputError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from qll.cycle.records import CycleResult, Round
+    from qll.cycle.records import CycleResult
 
 EXIT_NOT_MET = 11
 
@@ -128,7 +128,7 @@ def cycle(
             start=start,
             reporter=reporter,
             data=loaded,
-            on_round=lambda found: reporter.note(describe(found, loaded.measure)),
+            on_round=lambda found: reporter.note(found.describe(loaded.measure)),
         )
     show_rounds(console, result)
     ending = summary(result, target=config.target, patience=config.patience)
@@ -142,23 +142,6 @@ def cycle(
     store(json_path, {"out": str(out), **result.model_dump(mode="json")})
     if result.ending != "met":
         raise typer.Exit(EXIT_NOT_MET)
-
-
-def describe(found: Round, measure: str = "PAcc") -> str:
-    """One round in a line.
-
-    >>> from qll.cycle.records import Round
-    >>> describe(Round(number=1, epochs=3, pacc=0.9, csat=0.5, limit=0.9, verified=5, falsified=4,
-    ...     unknown=1, vacuous=2, open_training=2, witnesses=2, seconds=10))
-    'round 1: PAcc 90.0 %, proved 50.0 % (5 verified, 4 falsified, 1 unknown; 2 vacuous), 10 s'
-    """
-    counts = f"{found.verified} verified, {found.falsified} falsified, {found.unknown} unknown"
-    if found.vacuous:
-        counts += f"; {found.vacuous} vacuous"
-    return (
-        f"round {found.number}: {measure} {100 * found.pacc:.1f} %, "
-        f"proved {100 * found.csat:.1f} % ({counts}), {found.seconds:.0f} s"
-    )
 
 
 def show_rounds(console: Console, result: CycleResult) -> None:

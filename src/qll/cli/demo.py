@@ -148,7 +148,6 @@ def run_cycle(
     other network."""
     import tempfile
 
-    from qll.cli.cycle import describe
     from qll.cycle import CycleConfig, cycle
     from qll.networks import load as load_network
     from qll.networks.trainable import to_module
@@ -172,7 +171,7 @@ def run_cycle(
             folder,
             data=data,
             reporter=reporter,
-            on_round=lambda found: reporter.note(describe(found)),
+            on_round=lambda found: reporter.note(str(found)),
         )
         model = to_module(load_network(Path(folder) / "model.onnx"))
     return judged("cycle", data, prop, model, seed, begun), result.rounds

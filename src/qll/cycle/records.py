@@ -36,6 +36,24 @@ class Round(BaseModel):
     constant: str | None = None  # what the network always answers on the test data, if it does
     seconds: float
 
+    def describe(self, measure: str = "PAcc") -> str:
+        """One round in a line.
+
+        >>> print(Round(number=1, epochs=3, pacc=0.9, csat=0.5, limit=0.9, verified=5, falsified=4,
+        ...     unknown=1, vacuous=2, open_training=2, witnesses=2, seconds=10))
+        round 1: PAcc 90.0 %, proved 50.0 % (5 verified, 4 falsified, 1 unknown; 2 vacuous), 10 s
+        """
+        counts = f"{self.verified} verified, {self.falsified} falsified, {self.unknown} unknown"
+        if self.vacuous:
+            counts += f"; {self.vacuous} vacuous"
+        return (
+            f"round {self.number}: {measure} {100 * self.pacc:.1f} %, "
+            f"proved {100 * self.csat:.1f} % ({counts}), {self.seconds:.0f} s"
+        )
+
+    def __str__(self) -> str:
+        return self.describe()
+
 
 class CycleResult(BaseModel):
     ending: Ending
