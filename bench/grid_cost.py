@@ -2,14 +2,15 @@
 
     python bench/grid_cost.py RUNS [--cores 1,16,256] [--json OUT] [--write docs/cost.md]
 
-RUNS is the folder of `qll reproduce`. A run's time is the sum of its epochs, of its evaluation and
-of its proofs, as its records have it: processor time where one session did the whole run, else by
-the clock on the wall, which on a busy machine is too much. A run that is not there counts as the
-mean of the other seeds of its row, a row that is not there as the mean of its property and data
-set, then of its data set; shorter runs are scaled to the paper's epochs. How many of each there
-were is printed. The wall time on several cores is that of longest-first list scheduling: a free
-core takes the longest run that is left, which is never more than 4/3 of the best schedule. --quick
-is accepted for the sake of scripts that pass it to every benchmark: nothing is run here.
+RUNS is the folder of `qll reproduce`, or one of compact records (`results/paper`). A run's time is
+the processor time of its epochs, its evaluation and its proofs, which is on record where the run
+was not interrupted. Any other run counts as the mean of the other seeds of its row, else of its
+logic on its data set, else of its property on it. Only where none of these is known the clock on
+the wall counts, which on a busy machine is too much, and then the mean of the data set and of all
+runs; shorter runs are scaled to the paper's epochs. How many of each there were is printed. The
+wall time on several cores is that of longest-first list scheduling: a free core takes the longest
+run that is left, which is never more than 4/3 of the best schedule. --quick is accepted for the
+sake of scripts that pass it to every benchmark: nothing is run here.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ from typing import Any
 
 from qll.grid.experiment import difference
 from qll.grid.plan import Planned, paper_grid
-from qll.training.run import RunFolder
+from qll.reports.compact import SUFFIX, Pieces, folder_pieces, read_compact
+from qll.training.config import build
 
 BEGIN, END = "<!-- cost: begin -->", "<!-- cost: end -->"
 
@@ -42,17 +44,25 @@ def makespan(seconds: Iterable[float], cores: int) -> float:
     return max(free)
 
 
+def held(run: Planned, folder: Path) -> Pieces | None:
+    """The records of a run, from its folder or its compact file."""
+    path = folder / run.name
+    if (path / "config.json").is_file():
+        return folder_pieces(path)
+    packed = folder / f"{run.name}{SUFFIX}"
+    return read_compact(packed) if packed.is_file() else None
+
+
 def measured(run: Planned, folder: Path) -> dict[str, float] | None:
     """Seconds of the parts of one run, scaled to its planned epochs; None if it is not there."""
-    held = RunFolder(folder / run.name)
-    record = folder / run.name / "task.json"
-    if not held.config_path.is_file() or not record.is_file():
+    pieces = held(run, folder)
+    if pieces is None or pieces.task is None:
         return None
-    config = held.config()
+    config = build(dict(pieces.config))
     other = difference(run.config, config.model_copy(update={"epochs": run.config.epochs}))
     if other is not None or not config.epochs:
         return None
-    held_times = json.loads(record.read_text(encoding="utf-8"))
+    held_times = pieces.task
     seconds, cpu = held_times["seconds"], held_times.get("cpu_seconds")
     wall = seconds["train"] + (seconds["evaluate"] or 0.0) + seconds["prove"]
     # A run uses one thread: on a machine with other work its processor time is its time alone.
@@ -72,10 +82,14 @@ def total(parts: dict[str, float]) -> float:
     return parts["train"] + parts["evaluate"] + parts["prove"]
 
 
+Kind = tuple[str, Callable[[Planned], object]]
 # Whose mean stands for a run that is not there: the first that has any.
-_ALIKE: tuple[tuple[str, Callable[[Planned], object]], ...] = (
+_CLOSE: tuple[Kind, ...] = (
     ("mean of the row's other seeds", lambda run: run.row.name),
+    ("mean of the logic on the data set", lambda run: (run.row.logic, run.row.data)),
     ("mean of the property on the data set", lambda run: _pair(run)),
+)
+_FAR: tuple[Kind, ...] = (
     ("mean of the data set", lambda run: run.row.data),
     ("mean of all runs", lambda run: None),
 )
@@ -83,28 +97,48 @@ _ALIKE: tuple[tuple[str, Callable[[Planned], object]], ...] = (
 
 def times(runs: Sequence[Planned], folder: Path) -> tuple[list[float], Counter[str]]:
     """Seconds of every run, and from where they are."""
-    own = {run.name: measured(run, folder) for run in runs}
+    own = {run.name: parts for run in runs if (parts := measured(run, folder)) is not None}
+    if not own:
+        raise SystemExit(f"no finished run of the grid in {folder}")
+    exact = {name: parts for name, parts in own.items() if not parts["by_wall"]}
     sources: Counter[str] = Counter()
     found = []
     for run in runs:
-        parts = own[run.name]
-        if parts is not None:
-            sources["measured"] += 1
-            sources["of these by the clock on the wall"] += bool(parts["by_wall"])
-            sources["of these scaled from fewer epochs"] += bool(parts["scaled"])
-            sources["of these without the time of the evaluation"] += bool(parts["no_evaluation"])
-            found.append(total(parts))
-            continue
-        for name, kind in _ALIKE:
-            alike = [own[r.name] for r in runs if kind(r) == kind(run)]
-            known = [total(parts) for parts in alike if parts is not None]
-            if known:
-                sources[name] += 1
-                found.append(statistics.fmean(known))
-                break
-        else:
-            raise SystemExit(f"no finished run of the grid in {folder}")
+        name, seconds = _time(run, runs, exact, own)
+        sources[name] += 1
+        if name in ("measured", _BY_WALL):
+            sources["of these scaled from fewer epochs"] += bool(own[run.name]["scaled"])
+            without = bool(own[run.name]["no_evaluation"])
+            sources["of these without the time of the evaluation"] += without
+        found.append(seconds)
     return found, sources
+
+
+_BY_WALL = "by the clock on the wall"
+Known = dict[str, dict[str, float]]
+
+
+def _time(run: Planned, runs: Sequence[Planned], exact: Known, own: Known) -> tuple[str, float]:
+    if run.name in exact:
+        return "measured", total(exact[run.name])
+    near = _mean(run, runs, exact, _CLOSE)
+    if near is not None:
+        return near
+    if run.name in own:
+        return _BY_WALL, total(own[run.name])
+    far = _mean(run, runs, own, (*_CLOSE, *_FAR))
+    assert far is not None  # of all runs there is one at least
+    return far
+
+
+def _mean(
+    run: Planned, runs: Sequence[Planned], known: Known, kinds: Sequence[Kind]
+) -> tuple[str, float] | None:
+    for name, kind in kinds:
+        alike = [total(known[r.name]) for r in runs if r.name in known and kind(r) == kind(run)]
+        if alike:
+            return name, statistics.fmean(alike)
+    return None
 
 
 def _pair(run: Planned) -> tuple[str, str]:
@@ -113,7 +147,8 @@ def _pair(run: Planned) -> tuple[str, str]:
 
 def shares(runs: Sequence[Planned], folder: Path) -> dict[str, float]:
     """Of the measured runs, where the time goes."""
-    parts = [p for run in runs if (p := measured(run, folder)) is not None]
+    known = [p for run in runs if (p := measured(run, folder)) is not None]
+    parts = [p for p in known if not p["by_wall"]] or known
     whole = sum(total(p) for p in parts)
     return {name: sum(p[name] for p in parts) / whole for name in ("train", "evaluate", "prove")}
 
@@ -174,9 +209,9 @@ def section(result: dict[str, Any]) -> str:
 def processors(runs: Sequence[Planned], folder: Path) -> list[str]:
     found = set()
     for run in runs:
-        path = folder / run.name / "environment.json"
-        if path.is_file():
-            found.add(str(json.loads(path.read_text(encoding="utf-8")).get("processor")))
+        pieces = held(run, folder)
+        if pieces is not None:
+            found.add(str(pieces.environment.get("processor")))
     return sorted(found)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import time
@@ -105,13 +106,23 @@ def test_the_cost_of_the_grid_from_one_run_of_each_length(tmp_path: Path) -> Non
         record = {"count": 100, "seconds": seconds, "cpu_seconds": cpu}
         (folder / "task.json").write_text(json.dumps(record))
     result = cost.compute(tmp_path, [1, 260])
+    # the clock on the wall counts only where nothing alike has its processor time on record
     not_both, exactly_one = 0.5, (4 * 3000 + 600) / 3600
-    hours = 70 * not_both + 40 * exactly_one + 150 * (not_both + exactly_one) / 2
+    hours = 75 * not_both + 35 * exactly_one + 150 * (not_both + exactly_one) / 2
     assert result["core_hours"] == pytest.approx(hours)
     assert result["cores"][0]["wall_hours"] == pytest.approx(hours)
     assert result["cores"][1]["wall_hours"] == pytest.approx(exactly_one)
-    assert result["sources"]["measured"] == 2
-    assert "2 measured" in cost.section(result)
+    assert result["sources"]["measured"] == result["sources"]["by the clock on the wall"] == 1
+    assert "1 measured" in cost.section(result)
+
+
+def test_the_cost_page_is_what_the_records_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    root = Path(__file__).parents[1]
+    monkeypatch.syspath_prepend(root / "bench")
+    cost = importlib.import_module("grid_cost")
+    page = (root / "docs/cost.md").read_text(encoding="utf-8")
+    text = cost.section(cost.compute(root / "results/paper", [1, 16, 256]))
+    assert text in page, "run python bench/grid_cost.py results/paper --write docs/cost.md"
 
 
 def test_a_trained_network_is_let_go() -> None:
