@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import lzma
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,13 @@ from qll.errors import RunError
 from qll.reports.compact import SUFFIX, read_compact
 from qll.reports.paper import read_paper
 from qll.reports.recording import differences, record_runs
-from qll.reports.records import read_run, read_runs
+from qll.reports.records import Answer, Verification, read_run, read_runs
 from qll.reports.table_text import csv_text, markdown
 from qll.reports.tables import build_table
+from qll.zoo.shelf import names, zoo
 
 ROOT = Path(__file__).parents[1]
+SHARES = ("pacc", "cacc", "csec_self", "csec_qll", "chance")
 MOST_BYTES = 10 * 2**20  # of everything below results/
 
 
@@ -96,6 +99,16 @@ def test_a_run_that_was_made_again_is_compared(tmp_path: Path) -> None:
     assert held.read_bytes() != before
 
 
+def test_a_rule_without_epsilon_is_compared(tmp_path: Path) -> None:
+    write_run(tmp_path / "run", "not-both", "dice", "qll:5", 0)
+    run = read_run(tmp_path / "run")
+    held, made = (
+        replace(run, verifications=(Verification(None, (Answer(0, status, 0.1),)),))
+        for status in ("verified", "falsified")
+    )
+    assert "region 0 verified, now falsified" in list(differences(held, made))
+
+
 def test_a_record_of_another_experiment_is_not_replaced(tmp_path: Path) -> None:
     write_run(tmp_path / "a/run", "not-both", "dice", "qll:5", 0)
     write_run(tmp_path / "b/run", "not-both", "dice", "qll:2", 0)
@@ -142,6 +155,52 @@ def test_the_records_of_the_repository_are_what_its_pages_say(
     page = (ROOT / "docs/fronts.md").read_text(encoding="utf-8")
     text = fronts.table(fronts.points_of([ROOT / name for name in fronts.RECORDS]))
     assert page == fronts.replaced(page, text), "run bench/fronts.py --write docs/fronts.md"
+
+
+def test_records_do_not_contradict_themselves() -> None:
+    """Whoever changes one figure by hand has to change the others that say the same."""
+    for path in sorted((ROOT / "results").rglob(f"*{SUFFIX}")):
+        held, run = read_compact(path), read_run(path)
+        assert held.evaluation is not None and len(held.epochs) == run.config.epochs, path.name
+        csat = held.evaluation["csat"] or {}
+        for said in (*(held.evaluation[name] for name in SHARES), *csat.values()):
+            if said is not None:
+                assert 0 <= said["good"] <= said["total"], path.name
+                assert said["share"] == pytest.approx(said["good"] / said["total"]), path.name
+        last = held.epochs[-1]["pacc"]
+        assert last == pytest.approx(held.evaluation["pacc"]["share"], abs=1e-5), path.name
+        for verification in run.verifications:
+            assert verification.epsilon is not None
+            for text, said in csat.items():
+                if float(text) == pytest.approx(verification.epsilon, rel=1e-4):
+                    proved = verification.share("verified")
+                    own = said["good"], said["total"], said.get("vacuous", 0)
+                    assert own == (proved.good, proved.total, proved.vacuous), path.name
+
+
+def test_points_of_which_the_rule_says_nothing_are_left_out_of_every_share() -> None:
+    """Or left in everywhere: a row that counts otherwise than its neighbours misleads."""
+    counts: dict[str, set[int]] = {}
+    for path in sorted((ROOT / "results/paper").glob(f"*{SUFFIX}")):
+        run = read_run(path)
+        assert run.evaluation is not None
+        shares = (run.evaluation.cacc, run.evaluation.csec_self, run.evaluation.csec_qll)
+        pair = f"{run.config.property}, {run.config.data}"
+        counts.setdefault(pair, set()).update(s.vacuous for s in shares if s is not None)
+    assert {pair for pair, found in counts.items() if len(found) != 1} == set()
+
+
+def test_networks_of_the_zoo_are_those_of_records() -> None:
+    paths = sorted((ROOT / "results/certified").glob(f"*{SUFFIX}"))
+    runs = [(read_compact(path).network, read_run(path)) for path in paths]
+    records = {(network, run.config.property): run for network, run in runs}
+    around_data = [card for name in names() if not (card := zoo(name).card).closed]
+    assert around_data
+    for card in around_data:
+        run = records[card.network_sha256, card.rule]
+        assert run.evaluation is not None and run.evaluation.pacc is not None
+        assert card.accuracy == pytest.approx(run.evaluation.pacc.value), card.name
+        assert card.seed == run.config.seed, card.name
 
 
 def test_records_stay_small() -> None:

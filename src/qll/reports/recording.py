@@ -75,7 +75,9 @@ def differences(held: Run, made: Run) -> Iterator[str]:
         ]
         if changed:
             more = f" and {len(changed) - _SHOWN} more" if len(changed) > _SHOWN else ""
-            yield f"at epsilon {verification.epsilon:g}: {'; '.join(changed[:_SHOWN])}{more}"
+            size = verification.epsilon
+            where = "" if size is None else f"at epsilon {size:g}: "
+            yield f"{where}{'; '.join(changed[:_SHOWN])}{more}"
 
 
 def _shown(share: Share | None) -> str:
