@@ -12,7 +12,6 @@ from verify_cases import random_network, sizes_of, worst_value
 from qll.bounds.domain import Subdomain
 from qll.bounds.rounding import Sizes
 from qll.bounds.sparse_graph import SparseGraphBounder
-from qll.bounds.violating import Target
 from qll.bounds.violating import violating as neurons_where_violated
 from qll.formula.hard import Min, affine
 from qll.networks.relu_form import ReluForm
@@ -61,12 +60,12 @@ def test_bounds_hold_at_every_violation() -> None:
         rng = np.random.default_rng(seed)
         _, sizes, bounder, domain, hidden = a_domain(seed)
         bounder.ascend([domain], sizes, 20, stop=never)
-        bounds = neurons_where_violated(bounder)
+        bounds = neurons_where_violated(bounder, domain, 1.0)
         assert bounds is not None
         held = bounder.layout.sizes(sizes)
         for neuron in np.flatnonzero(bounder.splittable(domain)).tolist():
             for sign in (1, -1):
-                target = bounds.target(domain, 1.0, neuron, sign, float(held[neuron]))
+                target = bounds.target(neuron, sign, float(held[neuron]), None)
                 wild = replace(
                     target,
                     alpha=rng.random(target.alpha.size).astype(np.float32),
@@ -74,11 +73,11 @@ def test_bounds_hold_at_every_violation() -> None:
                     weight=rng.random(target.weight.size).astype(np.float32),
                 )
                 bounds.ascend([target], sizes, 30, stop=never)
-                found = bounds.bounds_of([target, wild], sizes, stop=never)
+                found = bounds.evaluate([target, wild], sizes, stop=never)
                 known = domain.low[neuron] if sign > 0 else -domain.high[neuron]
                 gained += bool(found[0] > known + 1e-3)
                 # what the ascent says of it is what the check does, up to single precision
-                share = target.weight[0] / target.weight.sum() * abs(target.scale)
+                share = target.weight[0] / target.weight.sum() * target.objective[0, 2]
                 single = known + target.bound / share
                 assert single == pytest.approx(found[0], rel=1e-3, abs=1e-3 * (1 + abs(known)))
                 if len(hidden):
@@ -89,7 +88,6 @@ def test_bounds_hold_at_every_violation() -> None:
 @pytest.mark.parametrize("steps", [1, 10])
 def test_a_round_keeps_every_violation(steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(violating, "STEPS", steps)
-    monkeypatch.setattr(violating, "STEPS_BELOW", steps)
     refuted = 0
     for seed in range(40):
         _, sizes, bounder, domain, hidden = a_domain(seed)
@@ -107,26 +105,16 @@ def test_a_round_keeps_every_violation(steps: int, monkeypatch: pytest.MonkeyPat
 
         run = Stub()
         run.bounder, run.sizes = bounder, sizes  # type: ignore[attr-defined]
-        violations = Violations(run)  # type: ignore[arg-type]
-        # The same domain as of the root and deeper in the tree, and a side of it, in common lanes.
-        nodes = [Subproblem(0, domain), Subproblem(0, replace(domain), depth=1)]
-        kept = [hidden, hidden]
-        for neuron in np.flatnonzero(bounder.splittable(domain))[:1].tolist():
-            side = domain.side(bounder.split(domain, neuron), above=bool(seed % 2))
-            nodes.append(Subproblem(1, side, depth=seed % 4))
-            kept.append(hidden[hidden[:, neuron] * (1 if seed % 2 else -1) >= 0])
-        held: dict[tuple[int, int, int], Target] = {}
+        violations, node = Violations(run), Subproblem(0, domain)  # type: ignore[arg-type]
+        held: dict[tuple[int, int], Subdomain] = {}
         for _ in range(3):
-            live = [node for node in nodes if not node.is_empty]
-            if not live or not violations._round(live, held, np.inf):
+            if node.is_empty or not violations._round(node, held, np.inf):
                 break
-        for node, inside in zip(nodes, kept, strict=True):
-            refuted += node.is_empty
-            low, high, sign = node.domain.low, node.domain.high, node.domain.sign
-            assert ((low - 1e-9 <= inside) & (inside <= high + 1e-9)).all(), seed
-            assert (inside[:, sign > 0] >= -1e-9).all(), seed
-            assert (inside[:, sign < 0] <= 1e-9).all(), seed
-            assert not (node.is_empty and len(inside)), seed
+        refuted += node.is_empty
+        low, high, sign = node.domain.low, node.domain.high, node.domain.sign
+        assert ((low - 1e-9 <= hidden) & (hidden <= high + 1e-9)).all(), seed
+        assert (hidden[:, sign > 0] >= -1e-9).all() and (hidden[:, sign < 0] <= 1e-9).all(), seed
+        assert not (node.is_empty and len(hidden)), seed
     assert refuted
 
 

@@ -14,7 +14,7 @@ bound of one neuron makes those of others better, and that of the objectives the
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -34,23 +34,15 @@ FIRST_WEIGHT = 0.25
 ROOM = 2.0**-40
 
 
-@dataclass(eq=False, kw_only=True)
-class Target(Subdomain):
-    """``sign`` times ``neuron`` on the domain ``whole``, and the objectives of that in ``unit``."""
-
-    whole: Subdomain
-    neuron: int
-    scale: float  # with the sign
-    unit: float
-
-
 class ViolatingBounder(SparseGraphBounder):
-    """Of neurons of the network of ``whole``, at those points of their domains at which none of the
-    domain's objectives is positive."""
+    """Of neurons of the network of ``whole``, at the points of ``domain`` at which none of its
+    objectives is positive. An objective here is a neuron's number, a sign and a scale."""
 
-    def __init__(self, whole: SparseGraphBounder) -> None:
+    def __init__(self, whole: SparseGraphBounder, domain: Subdomain, unit: float) -> None:
+        """``unit`` is the size of an objective; it matters to the length of steps alone."""
         self.form, self.crown, self.layout = whole.form, whole.crown, whole.layout
-        self._whole, self._hulls = whole, whole._hulls
+        self._whole, self._domain, self._unit = whole, domain, power_of_two(unit)
+        self._hulls = whole._hulls
 
     @cached_property
     def rows(self) -> Rows:
@@ -63,61 +55,58 @@ class ViolatingBounder(SparseGraphBounder):
     def packed(self, kind: type) -> tuple[Any, ...]:
         return self._whole.packed(kind)
 
-    def target(
-        self, whole: Subdomain, unit: float, neuron: int, sign: int, size: float,
-        held: Target | None = None,
-    ) -> Target:  # fmt: skip
+    def target(self, neuron: int, sign: int, size: float, held: Subdomain | None) -> Subdomain:
         """``sign`` times the neuron, less what is known of it; with the multipliers of ``held``,
-        which was asked before, or of the domain. ``unit`` is the size of an objective; it matters
-        to the length of steps alone."""
+        which was asked before, or of the domain."""
+        whole = self._domain
         known = whole.low[neuron] if sign > 0 else -whole.high[neuron]
         scale = 1.0 / power_of_two(float(whole.high[neuron] - whole.low[neuron]))
-        unit, count = power_of_two(unit), len(whole.offset)
+        count = len(whole.offset)
         offset = np.zeros(1 + count)
         offset[0] = -scale * known
         weight = np.full(1 + count, FIRST_WEIGHT / count, dtype=np.float32)
         weight[0] = 1.0
-        given = whole if held is None else held
-        return Target(
+        return replace(
+            whole if held is None else held,
             low=whole.low, high=whole.high, sign=whole.sign, scales=whole.scales,
-            objective=whole.objective, offset=offset,
-            size=np.concatenate([[scale * size], whole.size / unit]),
-            alpha=given.alpha, beta=given.beta, delta=given.delta, point=whole.point,
+            objective=np.array([[neuron, sign, scale]]), offset=offset,
+            size=np.concatenate([[scale * size], whole.size / self._unit]),
             weight=weight if held is None else held.weight,
-            whole=whole, neuron=neuron, scale=sign * scale, unit=unit,
+            bound=-np.inf, minimiser=None, scores=None, pull=None,
         )  # fmt: skip
 
     def _objectives(self, domain: Subdomain) -> tuple[Any, Array, Array]:
-        if not isinstance(domain, Target):
-            return self._whole._objectives(domain)
-        whole, row = self._whole.rows, domain.neuron
+        neuron, sign, scale = domain.objective[0]
+        whole, row = self._whole.rows, int(neuron)
         part = slice(*whole.matrix.indptr[row : row + 2])
         own = whole.matrix.indices[part].astype(np.int64)
-        read, coefficients, constant = self._whole._objectives(domain.whole)
+        read, coefficients, constant = self._whole._objectives(self._domain)
         top = np.union1d(own, read)
         rows = np.zeros((1 + len(constant), len(top)))
-        rows[0, np.searchsorted(top, own)] = domain.scale * whole.matrix.data[part]
-        rows[1:, np.searchsorted(top, read)] = coefficients / domain.unit
+        rows[0, np.searchsorted(top, own)] = sign * scale * whole.matrix.data[part]
+        rows[1:, np.searchsorted(top, read)] = coefficients / self._unit
         offset = domain.offset.copy()
-        offset[0] += domain.scale * whole.bias[row]
-        offset[1:] += constant / domain.unit
+        offset[0] += sign * scale * whole.bias[row]
+        offset[1:] += constant / self._unit
         return top, rows, offset
 
-    def bounds_of(self, targets: Sequence[Target], sizes: Sizes, *, stop: Stop) -> Array:
+    def evaluate(self, domains: Sequence[Subdomain], sizes: Sizes, *, stop: Stop) -> Array:
         """Rigorous lower bounds of ``sign`` times the neurons; -inf where there was no time."""
-        plain = [replace(d, offset=np.zeros_like(d.offset)) for d in targets]
-        found = self.evaluate(plain, sizes, stop=stop)
+        plain = [replace(d, offset=np.zeros_like(d.offset)) for d in domains]
+        found = super().evaluate(plain, sizes, stop=stop)
         # As `qll.kernels.dual_graph.bound_of` has them.
-        weights = [np.maximum(d.weight.astype(np.float64), 1e-4) for d in targets]
+        weights = [np.maximum(d.weight.astype(np.float64), 1e-4) for d in domains]
         share = np.array([w[0] / w.sum() for w in weights])
-        scale = np.array([abs(d.scale) for d in targets])
+        scale = np.array([d.objective[0, 2] for d in domains])
         divisor = share * scale * np.where(found > 0, 1.0 + ROOM, 1.0 - ROOM)
         return np.asarray(np.nextafter(found / divisor, -np.inf))
 
 
-def violating(bounder: Bounder) -> ViolatingBounder | None:
+def violating(bounder: Bounder, domain: Subdomain, unit: float) -> ViolatingBounder | None:
     """Of bounds by non-zeros; None of others, which have no such bounds yet."""
-    return ViolatingBounder(bounder) if isinstance(bounder, SparseGraphBounder) else None
+    if not isinstance(bounder, SparseGraphBounder):
+        return None
+    return ViolatingBounder(bounder, domain, unit)
 
 
 def power_of_two(size: float) -> float:
