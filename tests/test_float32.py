@@ -419,3 +419,11 @@ def test_a_query_of_float32_is_decided_in_it(
             assert isinstance(done.exception, InputError) and "sound" in str(done.exception)
         else:
             assert done.stdout.split("\n")[0] == wanted, (element, arithmetic, done.output)
+
+
+@pytest.mark.parametrize(("least", "wanted"), [(-1, "falsified"), (1, "verified")])
+def test_a_rule_that_reads_no_output_is_decided(least: int, wanted: str) -> None:
+    prop = prop_of(f"forall x in box(0, 1): 0 * y[0] <= {least}")
+    network = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1))
+    (verdict,) = qll.verify(prop, load(network, input_shape=(2,)), arithmetic="float32")
+    assert verdict.status == wanted

@@ -287,7 +287,7 @@ def _through(rows: Array, matrix: Matrix) -> Array:
     """(B, m, n) times (n, s)."""
     flat = rows.reshape(-1, rows.shape[2])
     product = (matrix.T @ flat.T).T if is_sparse(matrix) else flat @ matrix
-    return np.asarray(product).reshape(*rows.shape[:2], -1)
+    return np.asarray(product).reshape(*rows.shape[:2], matrix.shape[1])
 
 
 def _own_roundings(step: AffineMap) -> tuple[Array, Array, Array]:
