@@ -69,7 +69,7 @@ def examine(*, self_test: bool = True) -> Iterator[Finding]:
 
 def _torch() -> Finding:
     device = "a GPU" if torch.cuda.is_available() else "CPU"
-    return Finding("torch", f"{torch.__version__}, {device}, {torch.get_num_threads()} threads")
+    return Finding("torch", f"{torch.__version__}, {device}, threads: {torch.get_num_threads()}")
 
 
 def _machine() -> str:
