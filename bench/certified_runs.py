@@ -98,7 +98,10 @@ def describe(config: TrainConfig) -> str:
             part = "plain"
         elif "size" in options:
             part += f" {options['size']:g}"
-        if "steps" in options:
+        attack = options.get("attack", stage.get("attack", config.attack))
+        if str(attack).startswith("secant"):
+            part += " by mean slopes"
+        elif "steps" in options:
             part += f" (attacks of {options['steps']} steps)"
         parts.append(part)
     text = ", then ".join(parts)
