@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import pytest
 from verify_cases import chain, random_network
@@ -108,3 +110,13 @@ def test_on_two_processes() -> None:
     found = parallel.decide(a_query(1, 1e6), Budget(120.0), jobs=2)
     assert found.status is Status.VERIFIED
     assert found.nodes >= parallel.PARTS
+
+
+def test_enough_is_no_reason_to_warn() -> None:
+    """One violation ends the run while other parts are still being worked on."""
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        answers = Workers(jobs=2).run(abs, list(range(64)))
+        assert next(answers)[1] in range(64)
+        answers.close()  # type: ignore[attr-defined]
+    assert not said

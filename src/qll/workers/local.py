@@ -40,4 +40,6 @@ def _pool(calls: Sequence[Call], workers: Workers) -> Iterator[Answer]:
     with warnings.catch_warnings():
         # A worker that has grown is replaced between two calls; nothing is lost by it.
         warnings.filterwarnings("ignore", "A worker stopped while some jobs", UserWarning)
+        # Whoever has seen enough asks for no more: the rest is given up on purpose.
+        warnings.filterwarnings("ignore", ".*tasks which were still being processed", UserWarning)
         yield from found
