@@ -68,6 +68,13 @@ def test_affine_run_is_one_layer() -> None:
     assert form.is_chain
 
 
+def test_a_network_is_shown_in_a_line() -> None:
+    nodes = [node("Gemm", "x w", transB=1)]
+    source = model(nodes, (1, 2), {"w": weights(3, 2)}).SerializeToString()
+    network = load(source)
+    assert repr(network) == f"<Network '{network.name}': 2 to 3, SHA-256 {network.sha256[:12]}>"
+
+
 def test_dead_and_duplicate_neurons_stay() -> None:
     w = np.array([[1, 1], [1, 1], [0, 0]], dtype=np.float32)
     v = np.array([[1, -1, 1]], dtype=np.float32)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from torch import nn
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Network:
     """``source`` are the ONNX bytes, with all weights; ``normalisation`` (flattened mean and
     deviation) is applied before them, so that every reading here takes raw input.
@@ -39,6 +39,11 @@ class Network:
     graph: Graph
     normalisation: tuple[Array, Array] | None = None
     whole: Network | None = None  # of logits: the network that they belong to
+
+    def __repr__(self) -> str:
+        """What it is, not its megabytes."""
+        shape = "x".join(map(str, self.input_shape))
+        return f"<Network '{self.name}': {shape} to {self.output_size}, SHA-256 {self.sha256[:12]}>"
 
     @property
     def input_shape(self) -> tuple[int, ...]:
