@@ -343,6 +343,7 @@ class Case:
         Case(torch.zeros(4, 1, 28, 28), torch.zeros(4), "labels do not fit"),
         Case(torch.zeros(4, 1, 28, 28), None, "speaks of labels"),
         Case(torch.full((4, 1, 28, 28), 2.0), torch.zeros(4, dtype=torch.long), "empty"),
+        Case(torch.full((4, 1, 28, 28), torch.nan), torch.zeros(4, dtype=torch.long), "x is not f"),
     ],
     ids=lambda case: case.message,
 )

@@ -22,6 +22,7 @@ from qll.attacks.problem import (
 from qll.errors import InputError
 from qll.logics.base import Logic
 from qll.logics.base import logic as read_logic
+from qll.points import check_inputs
 from qll.property import Property
 from qll.regions import Region
 from qll.regions.clauses import clauses, speaks_of
@@ -256,6 +257,7 @@ def _check_batch(x0: Tensor, labels: Tensor | None, engine: Engine) -> None:
             found=f"{x0.dtype} of shape {tuple(x0.shape)}",
             fix="pass images as floats, with a leading batch axis",
         )
+    check_inputs(x0)
     if labels is not None and len(labels) != len(x0):
         raise InputError(
             "labels and data points differ in number",
