@@ -98,7 +98,7 @@ def at_work(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ending="met", rounds=(ROUND,), best=1, accuracy=Accuracy(least=0.5, chance=0.5), seconds=1.0
     )
     point = Point(trial=0, pacc=0.9, csat=0.8, settings={"method": "attack"}, on_front=True)
-    checked = Checked({"verified": 1}, {}, [])
+    checked = Checked(listed=1, seen=1, confirmed={"verified": 1})
     for place, answer in {
         "qll.cli.demo_table.demo_table": [{"name": "baseline"}],
         "qll.cycle.loop.cycle": result,
