@@ -167,8 +167,9 @@ def test_records_do_not_contradict_themselves() -> None:
             if said is not None:
                 assert 0 <= said["good"] <= said["total"], path.name
                 assert said["share"] == pytest.approx(said["good"] / said["total"]), path.name
-        last = held.epochs[-1]["pacc"]
-        assert last == pytest.approx(held.evaluation["pacc"]["share"], abs=1e-5), path.name
+        if not run.config.validation:  # else the epochs' figures are of the images held out
+            last = held.epochs[-1]["pacc"]
+            assert last == pytest.approx(held.evaluation["pacc"]["share"], abs=1e-5), path.name
         for verification in run.verifications:
             assert verification.epsilon is not None
             for text, said in csat.items():
