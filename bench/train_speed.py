@@ -18,7 +18,7 @@ network: two operations a multiplication, one pass forward and one back for a gr
 for a batch that the weights learn of. Updates, formulas and folding count as nothing.
 
 ``corrected`` is our step with an attack of fewer gradients: 12 steps and one restart of Algorithm 1
-of Croce and Hein, which finds at least the published attack's loss on networks that were trained
+of Croce and Hein, which finds what the published attack finds on networks that were trained on QLL
 (``bench/attack_strength.py``) because its step is halved when it should be. Its ratios, and its own
 gap, stand in the second line of a row.
 """
