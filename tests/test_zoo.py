@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
 import lzma
@@ -21,9 +22,11 @@ from typer.testing import CliRunner
 import qll
 from qll.audit import read_claim
 from qll.cli.main import build_app
+from qll.data import load as load_data
 from qll.errors import InputError
 from qll.networks.onnx_writer import onnx_bytes
 from qll.training.config import resolve
+from qll.zoo.against import compare_data
 from qll.zoo.card import card_text, read_card
 from qll.zoo.check import SUFFIX, check, read_hashes, regions_with_a_claim
 from qll.zoo.recipe import recipe_of
@@ -33,6 +36,7 @@ ROOT = Path(__file__).parents[1]
 SMALL = "dice-exactly-one"
 CLOSED = "pendulum"  # a rule without data points
 KEPT = 9
+DICE = 68  # test images
 MOST_BYTES = 25 * 2**20
 
 
@@ -372,6 +376,76 @@ def test_what_is_not_seen_is_said(tmp_path: Path) -> None:
     )
     assert shown.exit_code == 0
     assert "of 9,900 of 10,000 regions the zoo has a verdict and the hash" in shown.output
+
+
+def _with_points(place: Path, change: Callable[[np.ndarray], None]) -> None:
+    def edit(files: dict[str, bytes]) -> None:
+        points, content = np.load(io.BytesIO(files["points.npy"])), io.BytesIO()
+        change(points)
+        np.save(content, points)
+        files["points.npy"] = content.getvalue()
+
+    _with_files(place, edit)
+
+
+def test_with_the_data_more_is_seen(tmp_path: Path, shared: Path) -> None:
+    """Accuracy, points, labels and the number of regions against the test set; and the sample is of
+    all regions, so that a verdict without evidence is found out."""
+    data = load_data("dice", str(shared / "data"))
+    assert len(data.test) == DICE
+    assert check(_whole(tmp_path / "as it is"), data=data, sample=3, seed=0).failures == []
+
+    def failures(name: str, change: Callable[[Path], None]) -> list[str]:
+        return check(_whole(tmp_path / name, change), data=data, sample=DICE, seed=0).failures
+
+    (said,) = failures("accuracy", lambda place: _edit_card(place, accuracy=0.99))
+    assert said.startswith("the card says an accuracy of 99.00%, on this test set it is 94.6")
+
+    def moved(points: np.ndarray) -> None:
+        points[3, 7] += 1 / 255
+
+    said_of_points = failures("points", lambda place: _with_points(place, moved))
+    assert "points of the archive are not the test set's: 3" in said_of_points
+
+    def forged(lines: list[str]) -> list[str]:  # of regions that are verified
+        return [f"{k} falsified {'ab' * 32}" if k == 5 else line for k, line in enumerate(lines)]
+
+    said_of_verdict = failures(
+        "verdict", lambda place: _list(place, forged, verified=DICE - 1, falsified=1)
+    )
+    assert "region 5: listed as falsified, now verified" in said_of_verdict
+
+    short = check(_copied(tmp_path / "short"), data=data, sample=0).failures
+    assert f"the zoo lists {KEPT} regions, the test set has {DICE} images" in short
+
+
+def test_a_label_that_is_not_the_data_s_is_noticed(tmp_path: Path, shared: Path) -> None:
+    entry = zoo("mnist-robust")
+    with zipfile.ZipFile(entry.certificates) as archive:
+        for name in ("claim.toml", "points.npy"):
+            archive.extract(name, tmp_path)
+    claim = read_claim(tmp_path / "claim.toml")
+    assert claim.labels is not None
+    data = load_data("mnist", str(shared / "data"))
+    assert compare_data(entry, claim, len(data.test), data) == []
+    other = list(claim.labels)
+    other[2] = ((other[2][0] + 1) % 10,)
+    forged = dataclasses.replace(claim, labels=tuple(other))
+    assert compare_data(entry, forged, len(data.test), data) == [
+        "labels of the archive are not the test set's: 2"
+    ]
+
+
+def test_a_rule_without_points_has_nothing_to_compare(tmp_path: Path) -> None:
+    shown = CliRunner().invoke(build_app(), ["zoo", "check", CLOSED, "--data-dir", str(tmp_path)])
+    assert isinstance(shown.exception, InputError)
+    assert "depends on no data point" in shown.exception.what
+
+
+def _whole(tmp_path: Path, change: Callable[[Path], None] = lambda place: None) -> ProvedNetwork:
+    shutil.copytree(ROOT / "zoo" / SMALL, tmp_path / SMALL)
+    change(tmp_path / SMALL)
+    return zoo(SMALL, folder=tmp_path)
 
 
 def test_a_card_of_another_network_is_noticed(tmp_path: Path) -> None:

@@ -62,20 +62,31 @@ def check(
     seed: Annotated[
         int | None, typer.Option(help="Chooses them; default: others each time.")
     ] = None,
+    data_dir: Annotated[
+        Path | None,
+        typer.Option(help="The data files: compares points, labels and accuracy with them too."),
+    ] = None,
     out: JsonFile = None,
 ) -> None:
-    """Check the certificates of a network, and prove some of its regions again. Exit code 0: what
-    can be seen here is as its card says, 12: something is not.
+    """Check the certificates of a network, and prove some of its regions again; with the data, of
+    all its regions. Exit code 0: what can be seen here is as its card says, 12: something is not.
 
     Example: qll zoo check mnist-robust --sample 10
     """
     import sys
     from dataclasses import asdict
 
+    from qll.zoo.against import require_data_points
     from qll.zoo.check import check as check_network
     from qll.zoo.shelf import zoo
 
     entry = zoo(name, folder=context.obj)
+    data = None
+    if data_dir is not None:
+        from qll.data import load as load_data
+
+        require_data_points(entry)
+        data = load_data(entry.card.data, str(data_dir))
     typer.echo(repr(entry))
     typer.echo(entry.property.show().rstrip())
 
@@ -83,9 +94,11 @@ def check(
         if sys.stderr is not None and sys.stderr.isatty():
             typer.echo(f"\r{count} of {total} certificates", nl=count == total, err=True)
 
-    found = check_network(entry, sample=sample, seed=seed, progress=said)
+    found = check_network(entry, data=data, sample=sample, seed=seed, progress=said)
     typer.echo(f"certificates confirmed by the checker: {_counted(found.confirmed)}")
     typer.echo(f"proved again: {_counted(found.proved)}")
+    if data is not None:
+        typer.echo(f"compared with the {len(data.test):,} test images: points, labels, accuracy")
     if found.seen < found.listed:
         typer.echo(
             f"of {found.listed - found.seen:,} of {found.listed:,} regions the zoo has a verdict "
