@@ -51,6 +51,8 @@ def point_of(run: Run) -> Point | None:
     if kind is None:
         return None
     setting = f"alpha {config.alpha:g}" if attacked else f"{config.method}, reach {config.reach:g}"
+    if not attacked and config.weight is not None:
+        setting += f", lambda {config.weight:g}"
     if any(value for _, value in config.views):
         setting += ", views"
     return Point(f"{config.property}, {config.data}", kind, setting, config.seed, pacc, csat)
