@@ -80,7 +80,7 @@ def test_a_run_goes_through_its_stages() -> None:
     assert [row["method"] for row in found.rows] == ["attack", "small-box"]
 
 
-def test_views_are_of_training_images_and_end_with_augmentation() -> None:
+def test_views_are_of_training_images_whether_augmented_or_not_and_end_with_their_stage() -> None:
     seen: list[torch.Tensor] = []
 
     class Looked(nn.Module):
@@ -94,17 +94,30 @@ def test_views_are_of_training_images_and_end_with_augmentation() -> None:
             return self.network(x)  # type: ignore[no-any-return]
 
     data = load_data("dice-rendered", **SMALL)
-    mirrored = {"views": {"mirror": True}, "logic": "baseline", "epochs": 1, "batch_size": 48}
+    mirrored = {"views": {"mirror": True}, "logic": "baseline", "batch_size": 48}
     images = torch.from_numpy(data.train.inputs)
-    for augment in (True, False):
-        seen.clear()
-        run = config(augment=augment, **mirrored)
-        train(run, data=replace(data, augment=keep), model=Looked())
-        (batch,) = seen
+
+    def shown(batch: torch.Tensor) -> tuple[bool, bool]:
+        """Whether all are training images as they are, and whether all are, turned or not."""
         same = [any(torch.equal(x, image) for image in images) for x in batch]
         turned = [any(torch.equal(x.flip(2), image) for image in images) for x in batch]
-        assert all(a or b for a, b in zip(same, turned, strict=True))
-        assert all(same) is not augment
+        return all(same), all(a or b for a, b in zip(same, turned, strict=True))
+
+    for augment in (True, False):
+        seen.clear()
+        stages = ({"share": 0.5}, {"views": {}})
+        run = config(augment=augment, epochs=2, stages=stages, **mirrored)
+        train(run, data=replace(data, augment=keep), model=Looked())
+        assert [shown(batch) for batch in seen] == [(False, True), (True, True)]
+
+    def black(images: torch.Tensor, _: torch.Generator) -> torch.Tensor:
+        return torch.zeros_like(images)
+
+    for augment in (True, False):  # the data set's own
+        seen.clear()
+        train(config(augment=augment, epochs=1, **mirrored), data=replace(data, augment=black),
+              model=Looked())  # fmt: skip
+        assert all(bool((batch == 0).all()) is augment for batch in seen)
 
 
 def test_epsilon_warms_up_to_its_reach() -> None:

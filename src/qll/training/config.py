@@ -99,7 +99,7 @@ class TrainConfig(_Record):
     # data and network
     data_dir: str | None = None
     data_options: dict[str, bool | int | float | str] = Field(default_factory=dict)
-    # the data set's own augmentation and, after it, these views; neither where augment is false
+    # the data set's own augmentation, where wanted, and after it these views
     augment: bool = True
     views: ViewsConfig = ViewsConfig()
     validation: int = Field(default=0, ge=0)

@@ -296,7 +296,8 @@ class Trainer:
                 self._set_rate(rate)
                 x, labels = self.data.train.batch(rows)
                 if config.augment:
-                    x = views(self.data.augment(x, chance), chance)
+                    x = self.data.augment(x, chance)
+                x = views(x, chance)
                 x, labels = x.to(config.device), labels.to(config.device)
                 self._step(_Batch(x, labels, part, prop, logic, epoch, index), totals)
                 self.reporter.step()

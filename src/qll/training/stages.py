@@ -33,6 +33,7 @@ MAY_CHANGE = (
     "restarts",
     "steps",
     "surrogate",
+    "views",
     "warm_up",
     "weight",
 )
