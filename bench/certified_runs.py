@@ -103,6 +103,8 @@ def describe(config: TrainConfig) -> str:
             part += " by mean slopes"
         elif "steps" in options:
             part += f" (attacks of {options['steps']} steps)"
+        if views := [name for name, value in stage.get("views", {}).items() if value]:
+            part += f" (views: {', '.join(views)})"
         parts.append(part)
     text = ", then ".join(parts)
     if config.logic != "qll:5":

@@ -53,7 +53,8 @@ def point_of(run: Run) -> Point | None:
     setting = f"alpha {config.alpha:g}" if attacked else f"{config.method}, reach {config.reach:g}"
     if not attacked and config.weight is not None:
         setting += f", lambda {config.weight:g}"
-    if any(value for _, value in config.views):
+    stages = [stage.get("views", {}) for stage in config.stages]
+    if any(any(dict(views).values()) for views in (config.views, *stages)):
         setting += ", views"
     return Point(f"{config.property}, {config.data}", kind, setting, config.seed, pacc, csat)
 
