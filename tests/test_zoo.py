@@ -26,9 +26,11 @@ from qll.data import load as load_data
 from qll.errors import InputError
 from qll.networks.onnx_writer import onnx_bytes
 from qll.training.config import resolve
-from qll.zoo.against import compare_data
+from qll.verify.verdict import Verdict
+from qll.zoo.against import compare_data, load_named
+from qll.zoo.archive import SUFFIX, read_hashes
 from qll.zoo.card import card_text, read_card
-from qll.zoo.check import SUFFIX, check, read_hashes, regions_with_a_claim
+from qll.zoo.check import check, regions_with_a_claim
 from qll.zoo.recipe import recipe_of
 from qll.zoo.shelf import ProvedNetwork, names, zoo
 
@@ -206,8 +208,13 @@ def test_a_run_is_added(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
         CliRunner().invoke(build_app(), command.split(), catch_exceptions=False)
     Path("c/claim.toml").write_text(rewritten)
     Path("c/00000.qllcert").unlink()
-    CliRunner().invoke(build_app(), command.split(), catch_exceptions=False)
-    assert zoo("mine", folder="shelf").card.proved.unknown == 1
+    with pytest.raises(InputError, match="nothing is proved here"):
+        CliRunner().invoke(build_app(), command.split(), catch_exceptions=False)
+    assert check(zoo("mine", folder="shelf"), sample=0).failures == []  # the one before
+    with pytest.raises(InputError, match="cannot be called that"):
+        CliRunner().invoke(
+            build_app(), command.replace("mine", "../mine").split(), catch_exceptions=False
+        )
 
 
 def test_a_recipe_says_all_that_was_set() -> None:
@@ -336,9 +343,16 @@ def test_regions_of_which_nothing_is_said_need_no_certificate(tmp_path: Path) ->
     meant = [row for row in range(100) if row not in bare]
     with zipfile.ZipFile(entry.certificates) as archive:
         archive.extractall(tmp_path / "held", members=["claim.toml", "points.npy"])
-    expected = read_claim(tmp_path / "held" / "claim.toml")
-    assert len(bare) == 25 and regions_with_a_claim(entry, expected, bare) == []
-    assert regions_with_a_claim(entry, expected, meant) == meant
+    held = read_claim(tmp_path / "held" / "claim.toml")
+    classes = held.labels or ()
+    assert len(bare) == 25
+
+    def said(rows: list[int]) -> list[int]:
+        x = held.points[rows].reshape(-1, 1, 28, 28)
+        labels = np.array([classes[row][0] for row in rows])
+        return regions_with_a_claim(entry, (x, labels), rows)
+
+    assert said(bare) == [] and said(meant) == meant
 
 
 def test_an_empty_shelf_proves_nothing(tmp_path: Path) -> None:
@@ -436,6 +450,81 @@ def test_a_label_that_is_not_the_data_s_is_noticed(tmp_path: Path, shared: Path)
     ]
 
 
+def test_a_card_cannot_bring_its_own_data(tmp_path: Path, shared: Path) -> None:
+    """Neither a file, with which it would agree, nor code, which would run here."""
+    code = tmp_path / "brought.py"
+    code.write_text("raise SystemExit(0)\n")
+    for said in ("brought:factory", "os:abort", str(tmp_path / "own.npz"), "no-such-set"):
+        place = tmp_path / str(abs(hash(said)))
+        entry = _whole(place, lambda folder, said=said: _edit_card(folder, data=said))
+        with pytest.raises(InputError, match="are not published ones"):
+            load_named(entry, shared / "data")
+    with pytest.raises(InputError, match="no such folder"):
+        load_named(zoo(SMALL), tmp_path / "nowhere")
+
+
+def test_a_card_cannot_forbid_the_proof(tmp_path: Path) -> None:
+    def hurried(place: Path) -> None:
+        _edit_card(place, timeout=1e-9)
+
+    assert check(_copied(tmp_path / "hurried", hurried), sample=2, seed=0).proved == {"verified": 2}
+    for timeout in (0.0, -1.0, float("nan"), float("inf")):
+        with pytest.raises(InputError, match="card of a network"):
+            _copied(tmp_path / str(timeout), lambda p, t=timeout: _edit_card(p, timeout=t))
+    undecided = check(_copied(tmp_path / "asked"), sample=2, seed=0, timeout=1e-9)
+    if undecided.proved != {"verified": 2}:  # some are decided before the clock is looked at
+        assert any("now unknown after 1e-09 s" in line for line in undecided.failures)
+
+
+def test_what_cannot_be_decided_again_is_not_confirmed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unknown(*_: object, **__: object) -> list[Verdict]:
+        return [Verdict("unknown", "bounds", reason="timeout")] * 2
+
+    monkeypatch.setattr("qll.verify.api.verify", unknown)
+    found = check(_copied(tmp_path), sample=2, seed=0)
+    assert found.proved == {"unknown": 2}
+    assert len(found.failures) == 2 and "a larger --timeout" in found.failures[0]
+
+
+def test_a_violation_beyond_the_archive_cannot_pass_for_silence(
+    tmp_path: Path, shared: Path
+) -> None:
+    """Of 9,900 regions there is no point in the archive; the data have them."""
+    name = "mnist-robust"
+    shutil.copytree(ROOT / "zoo" / name, tmp_path / name)
+    hidden = read_card(tmp_path / name).proved
+    listed = read_hashes(zoo(name))
+    turned = [row for row, held in listed.items() if row >= 100 and held[0] == "falsified"]
+
+    def silent(lines: list[str]) -> list[str]:
+        return [f"{k} verified" if k in set(turned) else line for k, line in enumerate(lines)]
+
+    _list(tmp_path / name, silent, verified=hidden.verified + len(turned),
+          falsified=hidden.falsified - len(turned), vacuous=len(turned))  # fmt: skip
+    entry = zoo(name, folder=tmp_path)
+    unseen = check(entry, sample=0)
+    assert unseen.failures == [] and unseen.vacuous == len(turned)
+    data = load_named(entry, shared / "data")
+    found = check(entry, data=data, sample=0)
+    assert found.vacuous == 0 and len(found.failures) == len(turned)
+    assert found.failures[0].startswith(f"region {turned[0]}: listed as verified without")
+
+
+def test_the_name_of_a_shipped_rule_is_not_given_to_another(tmp_path: Path) -> None:
+    found = check(_copied(tmp_path, lambda place: _edit_card(place, rule="not-both")), sample=0)
+    assert found.failures == ["the card says 'not-both', rule.qll is another rule"]
+
+
+def test_r2_is_not_said_of_classes(tmp_path: Path, shared: Path) -> None:
+    data = load_named(zoo(SMALL), shared / "data")
+    entry = _whole(tmp_path, lambda place: _edit_card(place, accuracy=None, r2=0.999))
+    assert check(entry, data=data, sample=0).failures == [
+        "the card says R2 0.999, of a prediction of classes"
+    ]
+
+
 def test_a_rule_without_points_has_nothing_to_compare(tmp_path: Path) -> None:
     shown = CliRunner().invoke(build_app(), ["zoo", "check", CLOSED, "--data-dir", str(tmp_path)])
     assert isinstance(shown.exception, InputError)
@@ -473,6 +562,7 @@ def test_points_cannot_be_left_out(tmp_path: Path) -> None:
         ("hashes.xz", lzma.compress(b"0 falsified\n")),
         ("hashes.xz", lzma.compress(b"0 proved\n")),
         ("hashes.xz", lzma.compress(b"0 verified some\n")),
+        ("hashes.xz", lzma.compress(b"+0 verified\n")),
         ("certificates.zip", b"no zip"),
         ("card.toml", b"name = 1"),
     ],
@@ -483,6 +573,23 @@ def test_damaged_files_are_named(tmp_path: Path, file: str, content: bytes) -> N
     assert file in caught.value.where
 
 
+def test_a_missing_network_and_a_torn_archive_are_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="zoo is damaged"):
+        check(_copied(tmp_path / "none", lambda place: (place / "network.onnx").unlink()))
+
+    def torn(place: Path) -> None:
+        path = place / "certificates.zip"
+        shutil.copy(ROOT / "zoo" / SMALL / path.name, path)  # compressed, as _copied's is not
+        data = path.read_bytes()
+        with zipfile.ZipFile(path) as archive:
+            item = archive.infolist()[0]
+        begin = item.header_offset + 30 + len(item.filename)
+        path.write_bytes(data[:begin] + b"\xff" * 8 + data[begin + 8 :])
+
+    with pytest.raises(InputError, match="zoo is damaged"):
+        check(_copied(tmp_path / "torn", torn))
+
+
 def test_an_archive_cannot_write_elsewhere(tmp_path: Path) -> None:
     def escape(files: dict[str, bytes]) -> None:
         files["../outside"] = b""
@@ -490,6 +597,21 @@ def test_an_archive_cannot_write_elsewhere(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="zoo is damaged"):
         check(_copied(tmp_path, lambda place: _with_files(place, escape)))
     assert not (tmp_path / "outside").exists()
+
+
+def test_one_bad_card_does_not_hide_the_others(tmp_path: Path) -> None:
+    _copied(tmp_path)
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "card.toml").write_text("name = 1")
+    shown = CliRunner().invoke(build_app(), ["zoo", "--folder", str(tmp_path)])
+    assert SMALL in shown.output and "card of a network cannot be read" in shown.output
+    assert shown.exit_code == 12
+    (tmp_path / "empty").mkdir()
+    none = CliRunner().invoke(build_app(), ["zoo", "--folder", str(tmp_path / "empty")])
+    assert isinstance(none.exception, InputError)
+    for name in (None, 3, Path("pendulum")):
+        with pytest.raises(InputError, match="there is no network"):
+            qll.zoo(name)  # type: ignore[arg-type]
 
 
 def test_the_command_lists_and_checks(tmp_path: Path) -> None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from qll.cli.answers import JsonFile, fail, store
+
+if TYPE_CHECKING:
+    from qll.zoo.check import Checked
 
 EXIT_NOT_CONFIRMED = 12
 app = typer.Typer(
@@ -26,12 +29,26 @@ def listed(context: typer.Context, folder: Folder = None, out: JsonFile = None) 
 
     Example: qll zoo check mnist-robust
     """
-    from qll.zoo.shelf import names, zoo
+    from qll.errors import InputError
+    from qll.zoo.shelf import names, zoo, zoo_folder
 
     context.obj = folder
     if context.invoked_subcommand is not None:
         return
-    cards = [zoo(name, folder=folder).card for name in names(folder)]
+    cards, unread = [], []
+    for name in names(folder):
+        try:
+            cards.append(zoo(name, folder=folder).card)
+        except InputError as error:  # the others are listed all the same
+            unread.append(error)
+    if not cards and not unread:
+        raise InputError(
+            "there is no network in the zoo",
+            where=str(zoo_folder(folder)),
+            expected="a folder with a card.toml for each network",
+            found="none",
+            fix="pass --folder with the folder zoo of the repository",
+        )
     rows = [("name", "rule", "data", "accuracy", "proved", "regions", "unknown")]
     for card in cards:
         held = card.proved
@@ -52,6 +69,10 @@ def listed(context: typer.Context, folder: Folder = None, out: JsonFile = None) 
         right = [row[k].rjust(widths[k]) for k in range(3, len(row))]
         typer.echo("  ".join([*left, *right]).rstrip())
     store(out, [card.model_dump(exclude_none=True) for card in cards])
+    for bad in unread:
+        fail(str(bad))
+    if unread:
+        raise typer.Exit(EXIT_NOT_CONFIRMED)
 
 
 @app.command()
@@ -61,6 +82,10 @@ def check(
     sample: Annotated[int, typer.Option(min=0, help="Regions to prove again.")] = 5,
     seed: Annotated[
         int | None, typer.Option(help="Chooses them; default: others each time.")
+    ] = None,
+    timeout: Annotated[
+        float | None,
+        typer.Option(help="Seconds for each of them; default: the card's, 10 at least."),
     ] = None,
     data_dir: Annotated[
         Path | None,
@@ -76,17 +101,15 @@ def check(
     import sys
     from dataclasses import asdict
 
-    from qll.zoo.against import require_data_points
+    from qll.zoo.against import load_named, require_data_points
     from qll.zoo.check import check as check_network
     from qll.zoo.shelf import zoo
 
     entry = zoo(name, folder=context.obj)
     data = None
     if data_dir is not None:
-        from qll.data import load as load_data
-
         require_data_points(entry)
-        data = load_data(entry.card.data, str(data_dir))
+        data = load_named(entry, data_dir)
     typer.echo(repr(entry))
     typer.echo(entry.property.show().rstrip())
 
@@ -94,16 +117,19 @@ def check(
         if sys.stderr is not None and sys.stderr.isatty():
             typer.echo(f"\r{count} of {total} certificates", nl=count == total, err=True)
 
-    found = check_network(entry, data=data, sample=sample, seed=seed, progress=said)
-    typer.echo(f"certificates confirmed by the checker: {_counted(found.confirmed)}")
-    typer.echo(f"proved again: {_counted(found.proved)}")
-    if data is not None:
-        typer.echo(f"compared with the {len(data.test):,} test images: points, labels, accuracy")
-    if found.seen < found.listed:
+    found = check_network(
+        entry, data=data, sample=sample, seed=seed, timeout=timeout, progress=said
+    )
+    if found.listed:  # else it was left at the first look
+        typer.echo(f"certificates confirmed by the checker: {_counted(found.confirmed)}")
+        typer.echo(f"proved again: {_counted(found.proved)}")
+    if found.listed and data is not None:
         typer.echo(
-            f"of {found.listed - found.seen:,} of {found.listed:,} regions the zoo has a verdict "
-            "and the hash of a certificate alone: not checked here"
+            f"compared with the {len(data.test):,} test images of {entry.card.data} in {data_dir}: "
+            "points, labels, accuracy"
         )
+    if found.seen < found.listed:
+        typer.echo(_trusted(found, sampled=data is not None))
     for line in found.failures:
         fail(line)
     store(out, {"name": name, **asdict(found)})
@@ -150,6 +176,16 @@ def add(
     )
     typer.echo(place / name)
     store(out, {"name": name, "folder": str(place / name)})
+
+
+def _trusted(found: Checked, *, sampled: bool) -> str:
+    """What nobody has seen here."""
+    left = found.listed - found.seen
+    text = f"of {left:,} of {found.listed:,} regions the zoo has a verdict"
+    if found.vacuous:
+        text += f", for {found.vacuous:,} of them because the rule is said to be silent there,"
+    text += " and the hash of a certificate alone: "
+    return text + ("checked here only in the sample" if sampled else "not checked here")
 
 
 def _counted(counts: dict[str, int]) -> str:

@@ -10,6 +10,7 @@ from qll.data.base import DataSet
 from qll.errors import DataError, InputError, QllError, RunError
 from qll.training.config import TrainConfig
 from qll.training.run import RunFolder
+from qll.training.stages import stages
 
 
 def split_rows(count: int, validation: int) -> tuple[Tensor, Tensor]:
@@ -83,11 +84,14 @@ def check_network(model: nn.Module, data: DataSet, device: str) -> None:
 
 def check_views(config: TrainConfig, data: DataSet) -> None:
     """Mirrors and shifts are of images."""
-    if data.schema is not None and config.views != type(config.views)():
-        raise InputError(
-            f"the {data.kind} have no views",
-            where=data.name,
-            expected="images, to be mirrored, moved or coloured",
-            found=f"views = {config.views!r}",
-            fix="leave --set views out",
-        )
+    if data.schema is None:
+        return
+    for part in (config, *(stage.config for stage in stages(config))):
+        if part.views != type(part.views)():
+            raise InputError(
+                f"the {data.kind} have no views",
+                where=data.name,
+                expected="images, to be mirrored, moved or coloured",
+                found=f"views = {part.views!r}",
+                fix="leave views out, of every stage",
+            )

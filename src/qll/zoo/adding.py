@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import json
 import lzma
+import re
+import tempfile
 import zipfile
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
@@ -20,9 +22,11 @@ from qll.formula.question import canonical
 from qll.metrics import is_vacuous, tally
 from qll.properties import parse
 from qll.property import Property
+from qll.zoo.archive import CLAIM, POINTS, SUFFIX
 from qll.zoo.card import NAME, Card, Proved, card_text
-from qll.zoo.check import CLAIM, POINTS, SUFFIX, parameters_of
+from qll.zoo.check import check, parameters_of
 from qll.zoo.made import made
+from qll.zoo.shelf import ProvedNetwork
 
 _LABELS = "labels = "
 _EARLIEST = (1980, 1, 1, 0, 0, 0)  # the same archive whenever it is made
@@ -42,7 +46,9 @@ def add(
 ) -> Card:
     """``verdicts`` and ``certificates`` are what ``qll verify --count 0 --json V --certificate C``
     wrote of the network of a run or a cycle; the evidence of the first ``count`` regions is kept.
-    ``data`` is what the data are called, ``recipe`` the commands where the run's own is not all."""
+    ``data`` is what the data are called, ``recipe`` the commands where the run's own is not all.
+    Nothing is added that ``check`` does not confirm."""
+    _require_name(name)
     origin = made(run, "\n".join(recipe))
     values = read_json(verdicts, "verdicts")
     digest = sha256(origin.network).hexdigest()
@@ -75,19 +81,51 @@ def add(
         licence=licence,
         network_sha256=digest,
     )
-    place = out / name
+    hashes = "".join(_hashed(row, certificates) for row in rows)
+    files = {
+        "network.onnx": origin.network,
+        "rule.qll": prop.show().encode(),
+        "hashes.xz": lzma.compress(hashes.encode("ascii"), preset=9),
+        "certificates.zip": _archive(certificates, 1 if card.closed else count, closed=card.closed),
+        NAME: card_text(card).encode(),
+    }
+    with tempfile.TemporaryDirectory() as trial:
+        _write(files, Path(trial) / name)
+        _require_confirmed(ProvedNetwork(Path(trial) / name, card), certificates)
+    _write(files, out / name)
+    return card
+
+
+def _write(files: Mapping[str, bytes], place: Path) -> None:
     try:
         place.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise write_error(place, error) from error
-    hashes = "".join(_hashed(row, certificates) for row in rows)
-    write_atomically(place / "network.onnx", origin.network)
-    write_atomically(place / "rule.qll", prop.show().encode())
-    write_atomically(place / "hashes.xz", lzma.compress(hashes.encode("ascii"), preset=9))
-    archive = _archive(certificates, 1 if card.closed else count, closed=card.closed)
-    write_atomically(place / "certificates.zip", archive)
-    write_atomically(place / NAME, card_text(card).encode())
-    return card
+    for name, data in files.items():
+        write_atomically(place / name, data)
+
+
+def _require_confirmed(entry: ProvedNetwork, certificates: Path) -> None:
+    """As anyone will check it."""
+    if failures := check(entry, sample=0).failures:
+        raise InputError(
+            "the evidence is not what the verdicts say",
+            where=str(certificates),
+            expected="certificates that qll zoo check confirms",
+            found=failures[0] + (f" (and {len(failures) - 1} more)" if failures[1:] else ""),
+            fix="verify the run's network again with --json and --certificate",
+        )
+
+
+def _require_name(name: str) -> None:
+    """A folder of the zoo, and none elsewhere."""
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
+        raise InputError(
+            "a network of the zoo cannot be called that",
+            expected="letters, digits, '-', '_' and '.', a letter or digit first",
+            found=repr(name),
+            fix="choose a name such as mnist-robust",
+        )
 
 
 def _file(certificates: Path, point: int) -> Path:

@@ -7,6 +7,7 @@ those whose certificates are kept.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 # A card's accuracy is of the network as it was trained; ONNX's arithmetic may turn a tie.
 MOST_TURNED = 2
+MOST_R2 = 1e-3
 
 
 def require_data_points(entry: ProvedNetwork) -> None:
@@ -32,6 +34,32 @@ def require_data_points(entry: ProvedNetwork) -> None:
             found="a rule of one region, the whole domain: it is checked without data",
             fix="leave --data-dir out",
         )
+
+
+def load_named(entry: ProvedNetwork, folder: Path) -> DataSet:
+    """The data that the card names, if qll itself knows them: a card that brought its own, as a
+    file or as code to import, would be compared with itself."""
+    from qll.data.base import data_sets
+
+    name = entry.card.data
+    if name not in data_sets:
+        raise InputError(
+            f"the data of '{entry.card.name}' are not published ones",
+            where=str(entry.path / "card.toml"),
+            expected=f"one of: {', '.join(sorted(data_sets))}",
+            found=f"data = {name!r}",
+            fix="leave --data-dir out, or pass data that you trust to qll.zoo.check.check",
+        )
+    if not folder.is_dir():
+        raise InputError(
+            "there is no such folder",
+            where=str(folder),
+            expected=f"the folder of the files of '{name}'",
+            found="a file" if folder.exists() else "nothing",
+            fix="pass the folder that --data-dir of qll train had, or leave --data-dir out: then "
+            "nothing is compared with the data",
+        )
+    return data_sets[name](folder)
 
 
 def compare_data(entry: ProvedNetwork, expected: Expected, listed: int, data: DataSet) -> list[str]:
@@ -58,14 +86,19 @@ def compare_data(entry: ProvedNetwork, expected: Expected, listed: int, data: Da
 
 
 def _compare_accuracy(entry: ProvedNetwork, data: DataSet) -> list[str]:
-    from qll.metrics import prediction_accuracy
+    from qll.metrics import prediction_accuracy, regression_errors
     from qll.networks.trainable import to_module
 
-    said = entry.card.accuracy
-    if said is None:
-        return []
+    said, model = entry.card.accuracy, to_module(entry.network)
     x, labels = data.test.batch(slice(None))
-    share = prediction_accuracy(to_module(entry.network), x, labels, task=data.task)
+    if data.task == "regression":
+        r2 = regression_errors(model, x, labels)[1]
+        if entry.card.r2 is not None and abs(entry.card.r2 - r2) <= MOST_R2:
+            return []
+        return [f"the card says {entry.card.figure}, on this test set R2 is {r2:.3f}"]
+    share = prediction_accuracy(model, x, labels, task=data.task)
+    if said is None:
+        return [f"the card says {entry.card.figure}, of a prediction of classes"]
     if abs(share.value - said) * share.total <= MOST_TURNED:
         return []
     return [f"the card says an accuracy of {said:.2%}, on this test set it is {share.value:.2%}"]

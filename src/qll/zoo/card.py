@@ -59,7 +59,7 @@ class Card(_Part):
     closed: bool = False
     """Whether the rule depends on no data point, so that its one region is the whole domain."""
     proved: Proved
-    timeout: float
+    timeout: float = Field(gt=0, allow_inf_nan=False)
     machine: str
     licence: str
     network_sha256: str = Field(pattern="^[0-9a-f]{64}$")

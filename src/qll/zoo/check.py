@@ -8,10 +8,7 @@ beyond the stored points there is a verdict and a hash and no evidence: how many
 
 from __future__ import annotations
 
-import lzma
-import re
 import tempfile
-import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -21,28 +18,29 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from qll.audit import Expected, audit, read_claim
-from qll.errors import InputError
-from qll.files import MOST_BYTES
 from qll.formula.question import canonical
 from qll.property import Property
 from qll.zoo.against import compare_data, require_data_points
+from qll.zoo.archive import CLAIM, SUFFIX, damaged, read_hashes, read_network, unpack
 from qll.zoo.shelf import ProvedNetwork
 
 if TYPE_CHECKING:
     from qll.data.base import DataSet
 
-SUFFIX = ".qllcert"
 FIRST = 100  # regions whose evidence is stored at least, or all if there are fewer
-CLAIM, POINTS = "claim.toml", "points.npy"
+# For a region that is decided anew: a card alone could forbid the proof, or never let it end.
+LEAST_SECONDS, MOST_SECONDS = 10.0, 600.0
 
 
 @dataclass
 class Checked:
     """``failures`` is empty if everything that can be seen here is as the card says: the evidence
-    of ``seen`` of the ``listed`` regions."""
+    of ``seen`` of the ``listed`` regions. ``vacuous`` is how many of the others are listed as
+    verified because the rule says nothing of them, which only the data can show."""
 
     listed: int = 0
     seen: int = 0
+    vacuous: int = 0
     confirmed: dict[str, int] = field(default_factory=dict)
     proved: dict[str, int] = field(default_factory=dict)
     failures: list[str] = field(default_factory=list)
@@ -60,11 +58,12 @@ def check(
     """Every certificate that is stored, and ``sample`` of these regions decided anew. ``seed``
     chooses the sample; without one it is another each time. With ``data``, those that the card
     names, points, labels and accuracy are compared with the test set, and the sample is of all
-    regions."""
+    regions. ``timeout`` is for each of them; without one it is the card's, within reason. A region
+    that is listed as decided and cannot be decided here is a failure."""
     if data is not None:
         require_data_points(entry)
     found = Checked()
-    network = entry.onnx.read_bytes()
+    network = read_network(entry)
     if sha256(network).hexdigest() != entry.card.network_sha256:
         found.failures.append("network.onnx is not the network that the card names")
         return found
@@ -73,46 +72,23 @@ def check(
     _compare_rule(entry, listed, found)
     with tempfile.TemporaryDirectory() as name:
         place = Path(name)
-        _unpack(entry, place)
+        unpack(entry, place)
         expected = _expected(entry, place)
         decided = _audit_all(place, network, expected, listed, found, progress)
+    bare = [row for row, held in listed.items() if held == ("verified", "")]
+    found.vacuous = sum(row >= len(expected.points) for row in bare)
     _compare_evidence(entry, expected, listed, decided, found)
     _compare_counts(entry, listed, found)
     chooser = np.random.default_rng(seed)
     if data is not None:
         found.failures += compare_data(entry, expected, len(listed), data)
+        _compare_vacuous(entry, data, [row for row in bare if row >= len(expected.points)], found)
         decided = {row: listed[row][0] for row in range(min(len(listed), len(data.test)))}
     rows = sorted(chooser.permutation(sorted(decided))[:sample].tolist())
     if rows:
         points = _data(entry, expected, rows) if data is None else data.test.batch(np.array(rows))
         _prove_again(entry, points, {row: decided[row] for row in rows}, timeout, found)
     return found
-
-
-_SHA256 = "[0-9a-f]{64}"
-# What may stand in its place: nothing, except of a violation, which has a witness.
-_KNOWN = {"verified": "", "falsified": _SHA256, "unknown": ""}
-
-
-def read_hashes(entry: ProvedNetwork) -> dict[int, tuple[str, str]]:
-    """Status and SHA-256 (empty where there is no certificate) of every region, counted from 0."""
-    try:
-        reader = lzma.LZMADecompressor(format=lzma.FORMAT_XZ)
-        text = reader.decompress(entry.hashes.read_bytes(), max_length=MOST_BYTES).decode("ascii")
-        if not reader.eof or reader.unused_data:
-            raise ValueError("a stream that is torn, too long or followed by something else")
-        rows = [line.split(" ") for line in text.splitlines()]
-        found = {int(row[0]): (row[1], row[2] if len(row) > 2 else "") for row in rows}
-        if len(found) != len(rows):
-            raise ValueError("a region that occurs twice")
-        if list(found) != list(range(len(found))):  # one that is left out may be one that fails
-            raise ValueError("a region that is left out")
-        for row, (status, digest) in found.items():
-            if not re.fullmatch(_KNOWN[status] + "|" + _SHA256, digest):
-                raise ValueError(f"region {row}: {status} by {digest or 'no certificate'}")
-        return found
-    except (OSError, lzma.LZMAError, ValueError, IndexError, KeyError) as error:
-        raise _damaged(entry.hashes, "lines of region, status and SHA-256", error) from error
 
 
 def _compare_rule(entry: ProvedNetwork, listed: dict[int, tuple[str, str]], found: Checked) -> None:
@@ -125,6 +101,8 @@ def _compare_rule(entry: ProvedNetwork, listed: dict[int, tuple[str, str]], foun
         found.failures.append(
             f"the card's parameters are {card.parameters}, those of rule.qll {own}"
         )
+    if not _is_of_that_name(prop, card.rule):
+        found.failures.append(f"the card says '{card.rule}', rule.qll is another rule")
     if prop.is_closed != card.closed:
         said = "a rule without data points" if card.closed else "a rule of data points"
         found.failures.append(f"the card says {said}, rule.qll is another")
@@ -134,20 +112,22 @@ def _compare_rule(entry: ProvedNetwork, listed: dict[int, tuple[str, str]], foun
         )
 
 
+def _is_of_that_name(prop: Property, name: str) -> bool:
+    """Where qll ships a rule of that name; what any other name stands for, rule.qll says."""
+    from qll.properties import load, names
+
+    if name not in names():
+        return True
+    shipped = load(name, outputs=prop.specification.outputs).specification
+    own = parameters_of(prop)
+    if {p.name for p in shipped.parameters} != set(own):
+        return False
+    return canonical(shipped, own) == canonical(prop.specification, own)
+
+
 def parameters_of(prop: Property) -> dict[str, float]:
     """In the units that they are declared in, as certificates quote them."""
     return {p.name: prop.value_of(p.name) for p in prop.specification.parameters}
-
-
-def _unpack(entry: ProvedNetwork, place: Path) -> None:
-    try:
-        with zipfile.ZipFile(entry.certificates) as archive:
-            for item in archive.infolist():
-                if item.file_size > MOST_BYTES or Path(item.filename).name != item.filename:
-                    raise ValueError(f"{item.filename!r} is not a plain small file")
-                (place / item.filename).write_bytes(archive.read(item))
-    except (OSError, ValueError, zipfile.BadZipFile, RuntimeError) as error:
-        raise _damaged(entry.certificates, "certificates, claim and points", error) from error
 
 
 def _expected(entry: ProvedNetwork, place: Path) -> Expected:
@@ -161,7 +141,7 @@ def _expected(entry: ProvedNetwork, place: Path) -> Expected:
     if held.points.shape[1] != entry.network.input_size:  # no numbers at all: every point would do
         error = ValueError(f"points of {held.points.shape[1]} numbers")
         wanted = f"points of {entry.network.input_size} numbers"
-        raise _damaged(entry.certificates, wanted, error)
+        raise damaged(entry.certificates, wanted, error)
     return Expected(text, network, held.points, held.labels)
 
 
@@ -217,21 +197,32 @@ def _compare_evidence(
     if entry.property.is_closed:
         return
     bare = [row for row in range(found.seen) if listed.get(row) == ("verified", "")]
-    for row in regions_with_a_claim(entry, expected, bare):
-        found.failures.append(
-            f"region {row}: listed as verified without a certificate, but the rule says something "
-            "of it"
-        )
+    if bare:
+        found.failures += _unproved(entry, _data(entry, expected, bare), bare)
 
 
-def regions_with_a_claim(entry: ProvedNetwork, expected: Expected, rows: list[int]) -> list[int]:
+def _compare_vacuous(entry: ProvedNetwork, data: DataSet, rows: list[int], found: Checked) -> None:
+    """Regions beyond the archive's that are called verified because nothing is said of them."""
+    there = [row for row in rows if row < len(data.test)]
+    if there:
+        found.failures += _unproved(entry, data.test.batch(np.array(there)), there)
+    found.vacuous -= len(there)
+
+
+def _unproved(entry: ProvedNetwork, points: tuple[Any, Any], rows: list[int]) -> list[str]:
+    return [
+        f"region {row}: listed as verified without a certificate, but the rule says something of it"
+        for row in regions_with_a_claim(entry, points, rows)
+    ]
+
+
+def regions_with_a_claim(
+    entry: ProvedNetwork, points: tuple[Any, Any], rows: list[int]
+) -> list[int]:
     """Those of which the rule says something, so that a proof is needed."""
     from qll.verify.api import Problem
 
-    if not rows:
-        return []
-    x, labels = _data(entry, expected, rows)
-    problem = Problem.of(entry.property, entry.network, x, labels, timeout=entry.card.timeout)
+    problem = Problem.of(entry.property, entry.network, *points, timeout=LEAST_SECONDS)
     queries = [problem.query(index) for index in range(len(problem))]
     return [
         row
@@ -266,19 +257,16 @@ def _prove_again(
 ) -> None:
     from qll.verify.api import verify
 
-    x, labels = points
-    verdicts = verify(
-        entry.property,
-        entry.onnx,
-        x,
-        labels,
-        timeout=timeout or entry.card.timeout,
-        certified=True,
-    )
+    seconds = timeout or min(max(entry.card.timeout, LEAST_SECONDS), MOST_SECONDS)
+    verdicts = verify(entry.property, entry.onnx, *points, timeout=seconds, certified=True)
     for (row, status), verdict in zip(rows.items(), verdicts, strict=True):
         found.proved[verdict.status] = found.proved.get(verdict.status, 0) + 1
-        if "unknown" not in (status, verdict.status) and verdict.status != status:
-            found.failures.append(f"region {row}: listed as {status}, now {verdict.status}")
+        if status == "unknown" or verdict.status == status:
+            continue
+        said = f"region {row}: listed as {status}, now {verdict.status}"
+        if verdict.status == "unknown":
+            said += f" after {seconds:g} s; a larger --timeout may decide it"
+        found.failures.append(said)
 
 
 def _data(entry: ProvedNetwork, expected: Expected, rows: list[int]) -> tuple[Any, Any]:
@@ -298,13 +286,3 @@ def _labels(rows: list[tuple[int, ...]], outputs: int) -> Any:
     for k, row in enumerate(rows):
         several[k, list(row)] = 1
     return several
-
-
-def _damaged(path: Path, expected: str, error: Exception) -> InputError:
-    return InputError(
-        "a file of the zoo is damaged",
-        where=str(path),
-        expected=expected,
-        found=str(getattr(error, "strerror", None) or error),
-        fix="get it again from the repository",
-    )

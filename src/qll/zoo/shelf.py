@@ -92,9 +92,10 @@ def zoo(name: str, *, folder: str | Path | None = None) -> ProvedNetwork:
     if name not in known:
         raise InputError(
             f"there is no network '{name}' in the zoo",
-            expected=", ".join(known) or "a network in it",
-            found=f"'{name}'",
-            fix=suggest(name, known),
+            where=str(zoo_folder(given)),
+            expected=", ".join(known) or "a folder with a network in it",
+            found=repr(name),
+            fix=suggest(str(name), known) if known else "pass the folder zoo of the repository",
         )
     place = zoo_folder(given) / name
     return ProvedNetwork(place, read_card(place))
