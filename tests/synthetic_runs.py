@@ -4,13 +4,16 @@ Nothing here is a result. The folders and the pages made from them say "syntheti
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import zlib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from qll.properties import load
 from qll.training.config import resolve
 
 HARDENED = [f"{logic}:{h}" for logic in ("stl", "qll") for h in (1, 2, 5, 10)]
@@ -74,9 +77,12 @@ def write_run(
             found[key] = {"good": round(1000 * value), "total": 1000, "share": value}
     _write(path / "evaluation.json", found)
     judged = config.parameters if config.judged is None else config.judged
-    for name, epsilon, share in (("full", 1.0, level), ("half", 0.5, math.sqrt(level))):
-        content = _verdicts(prop, epsilon * judged["epsilon"], share, draw)
-        for row in content["verdicts"][:vacuous]:  # type: ignore[index]
+    network = f"no network: {prop} {data} {logic} {seed}".encode()
+    (path / "model.onnx").write_bytes(network)
+    for name, part, share in (("full", 1.0, level), ("half", 0.5, math.sqrt(level))):
+        asked = {**judged, "epsilon": part * judged["epsilon"]}
+        content = _verdicts(prop, asked, network, share, draw)
+        for row in content["verdicts"][:vacuous]:
             row.update(status="verified", stage="vacuous", vacuous=True)
         _write(path / f"verdicts-{name}.json", content)
     if witnesses and seed == 0:
@@ -115,8 +121,12 @@ def _evaluation(level: float, chance: np.random.Generator, baseline: bool) -> di
 
 
 def _verdicts(
-    prop: str, epsilon: float, share: float, chance: np.random.Generator
-) -> dict[str, object]:
+    prop: str,
+    asked: dict[str, float],
+    network: bytes,
+    share: float,
+    chance: np.random.Generator,
+) -> dict[str, Any]:
     drawn = chance.uniform(size=100)
     verdicts = [
         {
@@ -132,7 +142,14 @@ def _verdicts(
         }
         for k, u in enumerate(drawn.tolist())
     ]
-    return {"property": prop, "parameters": {"epsilon": epsilon}, "verdicts": verdicts}
+    return {
+        "property": prop,
+        "text": load(prop, **asked).show(),
+        "parameters": asked,
+        "network_sha256": hashlib.sha256(network).hexdigest(),
+        "count": len(verdicts),
+        "verdicts": verdicts,
+    }
 
 
 def _witnesses(path: Path, data: str, chance: np.random.Generator) -> None:

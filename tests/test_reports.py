@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 
 from qll.cli.main import build_app
 from qll.errors import InputError, RunError
+from qll.properties import load
 from qll.reports.comparison import agreements, rankings
 from qll.reports.page import embed, write_report
 from qll.reports.paper import Paper, Published, read_paper
@@ -65,15 +66,16 @@ def test_one_seed_has_no_deviation() -> None:
 def test_csat_is_counted_from_the_verdicts_at_the_judged_epsilon(tmp_path: Path) -> None:
     write_run(tmp_path / "run", "not-both", "dice", "qll:5", 0)
     run = read_run(tmp_path / "run")
-    counted = json.loads((tmp_path / "run/verdicts-full.json").read_text())["verdicts"]
+    held = json.loads((tmp_path / "run/verdicts-full.json").read_text())
+    counted = held["verdicts"]
     statuses = [verdict["status"] for verdict in counted]
     assert run.figures["CSat"] == pytest.approx(statuses.count("verified"))
     assert run.figures["unknown"] == pytest.approx(statuses.count("unknown"))
     # Verdicts at another epsilon are not CSat.
     for name in ("full", "half"):
         path = tmp_path / f"run/verdicts-{name}.json"
-        content = {"property": "not-both", "parameters": {"epsilon": 0.5}, "verdicts": counted}
-        path.write_text(json.dumps(content))
+        text = load("not-both", epsilon=0.5).show()
+        path.write_text(json.dumps({**held, "parameters": {"epsilon": 0.5}, "text": text}))
     assert read_run(tmp_path / "run").figures["CSat"] is None
 
 
@@ -247,9 +249,7 @@ def test_runs_of_other_lengths_are_ranked_apart(tmp_path: Path) -> None:
     published = {}
     for logic, verified, epochs in (("dl2", 0.1, 100), ("qll:5", 0.9, 100), ("stl:5", 0.5, 3)):
         path = tmp_path / logic[:3]
-        write_run(path, "not-both", "dice", logic, 0, verified=verified)
-        held = json.loads((path / "config.json").read_text())
-        (path / "config.json").write_text(json.dumps({**held, "epochs": epochs}))
+        write_run(path, "not-both", "dice", logic, 0, verified=verified, epochs=epochs)
         name, _, hardness = logic.partition(":")
         key = ("not-both", "dice", name, float(hardness) if hardness else None)
         published[key] = {"PAcc": Published(80, 99), "CSat": Published(100 * verified, 1)}
@@ -320,10 +320,9 @@ def test_the_whole_grid_in_twenty_seconds(tmp_path: Path) -> None:
 
 def test_only_rows_that_can_be_compared_compete_for_bold(tmp_path: Path) -> None:
     """A short run and another epsilon are other questions."""
-    for name, logic, verified in (("a", "dl2", 0.1), ("b", "qll:5", 0.3), ("c", "stl:5", 0.9)):
-        write_run(tmp_path / name, "not-both", "dice", logic, 0, verified=verified)
-    held = json.loads((tmp_path / "c" / "config.json").read_text())
-    (tmp_path / "c" / "config.json").write_text(json.dumps({**held, "epochs": 2}))
+    for logic, verified, epochs in (("dl2", 0.1, 100), ("qll:5", 0.3, 100), ("stl:5", 0.9, 2)):
+        path = tmp_path / logic[:3]
+        write_run(path, "not-both", "dice", logic, 0, verified=verified, epochs=epochs)
     table = build_table(read_runs([tmp_path]))
     assert [row.logic for row in table.best()] == ["qll"]
     assert len({row.group for row in table.rows}) == 2
@@ -432,6 +431,7 @@ def test_a_regression_has_columns_of_its_own(tmp_path: Path) -> None:
         (path / "config.json").write_text(json.dumps(config))
         for verdicts in path.glob("verdicts*.json"):
             verdicts.unlink()
+        (path / "model.onnx").unlink()
         asked = {"point": 0, "status": "verified", "seconds": 0.1, "stage": "boxes"}
         answer = {"property": "rule.qll", "parameters": {}, "verdicts": [asked]}
         (path / "verdicts.json").write_text(json.dumps(answer))

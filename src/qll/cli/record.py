@@ -36,12 +36,19 @@ def record(
     found = []
     for item in record_runs(runs, out, replace=replace):
         counts[item.state] = counts.get(item.state, 0) + 1
-        if item.state != "same":
+        if item.state != "same" or item.remarks:
             typer.echo(f"{item.name}: {item.state}")
-        for line in item.differences:
+        for line in (*item.differences, *item.remarks):
             typer.echo(f"  {line}")
-        found.append({"run": item.name, "state": item.state, "differences": list(item.differences)})
-    typer.echo(", ".join(f"{count} {state}" for state, count in sorted(counts.items())) or "no run")
+        found.append(
+            {
+                "run": item.name,
+                "state": item.state,
+                "differences": list(item.differences),
+                "remarks": list(item.remarks),
+            }
+        )
+    typer.echo(", ".join(f"{count} {state}" for state, count in sorted(counts.items())))
     store(json_path, {"counts": counts, "runs": found})
     if counts.get("differs"):
         raise typer.Exit(EXIT_DIFFERS)

@@ -99,6 +99,8 @@ def read_compact(path: Path) -> Pieces:
         values = parse_json(_unpacked(path))
         if values["format"] != FORMAT:
             raise ValueError(f"format {values['format']!r}")
+        if not all(_is(values[name], kind) for name, kind in _KINDS.items()):
+            raise ValueError(f"{', '.join(_KINDS)}: not each a text, a table or nothing")
         return Pieces(
             config=dict(values["config"]),
             epochs=_rows(values["epochs"]),
@@ -119,6 +121,14 @@ def read_compact(path: Path) -> Pieces:
             found=f"{type(error).__name__}: {error}",
             fix="record the run again, or remove the file",
         ) from error
+
+
+# What may be missing; the rest has to be there.
+_KINDS = {"evaluation": dict, "task": dict, "failure": str, "network": str}
+
+
+def _is(value: Any, kind: type) -> bool:
+    return value is None or isinstance(value, kind)
 
 
 def _unpacked(path: Path) -> bytes:
@@ -164,6 +174,8 @@ def _verdicts(packed: Mapping[str, Any]) -> dict[str, Any]:
     statuses = [_STATUS[letter] for letter in packed["status"]]
     count = len(statuses)
     points = packed["points"]
+    if isinstance(points, int) and points != count:  # before a list of that length is made
+        raise ValueError(f"{points} points with {count} verdicts")
     columns = {
         "point": list(range(points)) if isinstance(points, int) else points,
         "status": statuses,
@@ -195,8 +207,12 @@ def _spread(groups: Mapping[str, Sequence[int]], count: int) -> list[str | None]
 
 
 def _marked(rows: Sequence[int], count: int) -> list[bool]:
-    marked = set(rows)
-    return [row in marked for row in range(count)]
+    marked = [False] * count
+    for row in rows:
+        if not 0 <= row < count:
+            raise ValueError(f"verdict {row} of {count}")
+        marked[row] = True
+    return marked
 
 
 def _rounded(value: Any) -> Any:

@@ -12,8 +12,9 @@ from typing import Any
 import qll
 from qll.errors import QllError
 from qll.reports.comparison import agreements, rankings
+from qll.reports.numbers import same_epsilon
 from qll.reports.paper import Paper
-from qll.reports.records import METRICS, LeftOut, Records, Run, same_epsilon
+from qll.reports.records import METRICS, LeftOut, Records, Run
 from qll.reports.style import BASELINE, colours, data_name, property_name, require, shaded, write
 from qll.reports.table_latex import latex
 from qll.reports.table_text import (

@@ -2,54 +2,84 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from qll.errors import RunError
+from qll.errors import InputError, RunError
 from qll.grid.experiment import difference
-from qll.metrics import Share
+from qll.metrics import Evaluation, Share
 from qll.reports.compact import SUFFIX, folder_pieces, write_compact
-from qll.reports.records import Run, read_run, run_paths
+from qll.reports.numbers import read_epsilon, same_epsilon
+from qll.reports.records import REGRESSION, Run, read_run, run_of, run_paths
+from qll.reports.verdicts import Answer, Verification
 
 _SHOWN = 3  # differing verdicts that are named
+_DIGITS = 12  # of a network's hash
+# Of R2 and RMSE, which are sums in floating point: the last bits are the machine's.
+_SAME = 1e-6
+# Figures of which records from before they were kept say nothing.
+_LATER = ("chance", "missed")
 
 
 @dataclass(frozen=True)
 class Recorded:
-    """What became of one run: ``state`` is new, same, differs, replaced or unfinished."""
+    """What became of one run: ``state`` is new, same, differs, replaced or unfinished. ``remarks``
+    say what is another in a run that is the same in all that is counted."""
 
     name: str
     state: str
     differences: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
 
 
 def record_runs(folders: Sequence[Path], out: Path, *, replace: bool) -> Iterator[Recorded]:
     """Every finished run in or below ``folders``, one file each in ``out``. A record that is there
     is compared, and kept unless ``replace``."""
-    for path in run_paths(folders):
-        if path.name.endswith(SUFFIX):
-            continue
-        run = read_run(path)
+    for path in _folders_of(folders):
+        pieces = folder_pieces(path)
+        run = run_of(path, pieces, recorded=False)
         if run.state != "finished":
             yield Recorded(run.name, "unfinished")
             continue
+        run_of(path, pieces, recorded=True)  # what cannot be read again is not written
         target = out / f"{run.name}{SUFFIX}"
         if not target.exists():
             out.mkdir(parents=True, exist_ok=True)
-            write_compact(folder_pieces(path), target)
+            write_compact(pieces, target)
             yield Recorded(run.name, "new")
             continue
-        found = tuple(differences(read_run(target), run))
+        held = read_run(target)
+        found = tuple(differences(held, run))
         if found and replace:
-            write_compact(folder_pieces(path), target)
-        yield Recorded(
-            run.name, "same" if not found else "replaced" if replace else "differs", found
+            write_compact(pieces, target)
+        state = "same" if not found else "replaced" if replace else "differs"
+        yield Recorded(run.name, state, found, tuple(remarks(held, run)))
+
+
+def _folders_of(given: Sequence[Path]) -> list[Path]:
+    """Records beside runs are passed over; records alone are a mistake."""
+    paths = run_paths(given)
+    found = [path for path in paths if not path.name.endswith(SUFFIX)]
+    if not found:
+        raise InputError(
+            "these are records already" if paths else "there is no run to record",
+            where=", ".join(map(str, given)),
+            expected="folders with config.json, as 'qll train --out' and 'qll reproduce' make them",
+            found=f"{len(paths)} files *{SUFFIX}" if paths else "none",
+            fix="give the folders of the runs; 'qll report' reads records"
+            if paths
+            else "give the folder of a run, or the one that holds several",
         )
+    return found
+
+
+# --- a run that was made again ---
 
 
 def differences(held: Run, made: Run) -> Iterator[str]:
-    """What is counted, in a run that was made again: metrics and verdicts. Losses and times are not
+    """What is counted, in a run that was made again: figures and verdicts. Losses and times are not
     compared: they depend on the machine."""
     other = difference(held.config, made.config)
     if other is not None:
@@ -61,24 +91,114 @@ def differences(held: Run, made: Run) -> Iterator[str]:
             found=f"{theirs!r} in {made.path}",
             fix="record the run into another folder, or rename its folder",
         )
+    if len(held.epochs) != len(made.epochs):
+        yield f"epochs: {len(held.epochs)} recorded, {len(made.epochs)} now"
     for metric, before in held.shares.items():
         after = made.shares[metric]
         if before != after:
             yield f"{metric}: {_shown(before)} recorded, {_shown(after)} now"
-    answers = {v.epsilon: v.answers for v in made.verifications}
-    for verification in held.verifications:
-        now = {a.index: a.status for a in answers.get(verification.epsilon, ())}
-        changed = [
-            f"region {a.index} {a.status}, now {now[a.index]}"
-            for a in verification.answers
-            if a.index in now and now[a.index] != a.status
-        ]
-        if changed:
-            more = f" and {len(changed) - _SHOWN} more" if len(changed) > _SHOWN else ""
-            size = verification.epsilon
-            where = "" if size is None else f"at epsilon {size:g}: "
-            yield f"{where}{'; '.join(changed[:_SHOWN])}{more}"
+    for metric in REGRESSION:
+        old, new = held.figures[metric], made.figures[metric]
+        if not _close(old, new):
+            yield f"{metric}: {_figure(old)} recorded, {_figure(new)} now"
+    for name in _LATER:
+        before, after = _later(held, name), _later(made, name)
+        if before is not None and before != after:
+            yield f"{name}: {_shown(before)} recorded, {_shown(after)} now"
+    yield from _proved(held, made)
+    yield from _regions(held, made)
+
+
+def remarks(held: Run, made: Run) -> Iterator[str]:
+    """What is another without being an error. The last bits of a training depend on the machine,
+    and with them the network's hash; whether anything follows from it, the figures say."""
+    if held.network != made.network:
+        yield f"another network: {_hash(made)}, of the record {_hash(held)}"
+    for name in _LATER:
+        after = _later(made, name)
+        if _later(held, name) is None and after is not None:
+            yield f"{name}: {_shown(after)} now, of which the record says nothing"
+
+
+def _proved(held: Run, made: Run) -> Iterator[str]:
+    """CSat of the evaluations where there are no verdicts, which are compared by themselves."""
+    known = [v.epsilon for run in (held, made) for v in run.verifications]
+    sizes: list[float] = []
+    for size in [*_csat(held.evaluation), *_csat(made.evaluation)]:
+        if not any(same_epsilon(size, other) for other in [*known, *sizes]):
+            sizes.append(size)
+    for size in sizes:
+        before, after = (
+            next((s for e, s in _csat(run.evaluation).items() if same_epsilon(e, size)), None)
+            for run in (held, made)
+        )
+        of_metrics = held.epsilon is not None and any(
+            same_epsilon(size, part * held.epsilon) for part in (1.0, 0.5)
+        )
+        if before != after and not of_metrics:
+            yield f"CSat at epsilon {size:g}: {_shown(before)} recorded, {_shown(after)} now"
+
+
+def _csat(evaluation: Evaluation | None) -> dict[float, Share]:
+    found = {} if evaluation is None else evaluation.csat
+    sizes = {text: read_epsilon(text) for text in found}
+    return {size: found[text] for text, size in sizes.items() if size is not None}
+
+
+def _regions(held: Run, made: Run) -> Iterator[str]:
+    left = list(made.verifications)
+    for before in held.verifications:
+        after = next((v for v in left if same_epsilon(v.epsilon, before.epsilon)), None)
+        if after is None:
+            yield f"{_at(before)}{len(before.answers)} regions recorded, none now"
+            continue
+        left.remove(after)
+        yield from _changed(before, after)
+    for after in left:
+        yield f"{_at(after)}no region recorded, {len(after.answers)} now"
+
+
+def _changed(before: Verification, after: Verification) -> Iterator[str]:
+    old, new = ({a.index: _said(a) for a in v.answers} for v in (before, after))
+    changed = [
+        f"region {index} {old.get(index, 'not asked')}, now {new.get(index, 'not asked')}"
+        for index in sorted(old.keys() | new.keys())
+        if old.get(index) != new.get(index)
+    ]
+    if changed:
+        more = f" and {len(changed) - _SHOWN} more" if len(changed) > _SHOWN else ""
+        yield f"{_at(before)}{'; '.join(changed[:_SHOWN])}{more}"
+
+
+def _said(answer: Answer) -> str:
+    return f"{answer.status}{' vacuously' if answer.vacuous else ''}"
+
+
+def _at(verification: Verification) -> str:
+    size = verification.epsilon
+    return "" if size is None else f"at epsilon {size:g}: "
+
+
+def _later(run: Run, name: str) -> Share | None:
+    return None if run.evaluation is None else getattr(run.evaluation, name)
+
+
+def _close(a: float | None, b: float | None) -> bool:
+    if a is None or b is None:
+        return a is b
+    return math.isclose(a, b, rel_tol=_SAME) or (math.isnan(a) and math.isnan(b))
 
 
 def _shown(share: Share | None) -> str:
-    return "nothing" if share is None else f"{share.good} of {share.total}"
+    if share is None:
+        return "nothing"
+    more = f" and {share.vacuous} vacuous" if share.vacuous else ""
+    return f"{share.good} of {share.total}{more}"
+
+
+def _figure(value: float | None) -> str:
+    return "nothing" if value is None else f"{value:.6g}"
+
+
+def _hash(run: Run) -> str:
+    return "none" if run.network is None else run.network[:_DIGITS]

@@ -3,19 +3,19 @@
 A run is a folder with ``config.json`` (see ``qll.training.run``). Beside it are read
 
 verdicts*.json      what ``qll verify --json`` writes; verdicts of another network or another
-                    property than the run's are refused
+                    property than the run's are refused (``qll.reports.verdicts``)
 counterexamples.npz, witnesses*.npz
                     what ``qll attack --out`` keeps: index, clean, attacked_x, labels, outputs
 failure.json        {"reason": "..."}: the run was given up
 
 A finished run may also be one compact file (``qll.reports.compact``), which has all of this but the
-network and the counterexamples.
+network and the counterexamples. What cannot be true together is refused (``qll.reports.checks``).
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -24,9 +24,32 @@ from typing import Any
 from qll.errors import QllError, RunError
 from qll.grid.experiment import experiment
 from qll.logics.base import Logic
-from qll.metrics import Evaluation, Share, is_vacuous
-from qll.reports.compact import SUFFIX, folder_pieces, read_compact
+from qll.metrics import Evaluation, Share
+from qll.reports.checks import (
+    check_environment,
+    check_epochs,
+    check_figures,
+    check_length,
+    check_proved,
+)
+from qll.reports.compact import SUFFIX, Pieces, folder_pieces, read_compact
+from qll.reports.numbers import read_epsilon, same_epsilon
+from qll.reports.verdicts import Answer, Verification, read_verification
 from qll.training.config import TrainConfig, build
+
+__all__ = [
+    "METRICS",
+    "REGRESSION",
+    "Answer",
+    "LeftOut",
+    "Records",
+    "Run",
+    "Verification",
+    "read_run",
+    "read_runs",
+    "run_of",
+    "run_paths",
+]
 
 METRICS = (
     "PAcc",
@@ -41,37 +64,7 @@ METRICS = (
 # Of regressions, in place of PAcc: the share of the variance that is explained, in percent, and the
 # root of the mean squared error in the units of the target.
 REGRESSION = ("R2", "RMSE")
-STATUSES = ("verified", "falsified", "unknown")
 _MOST_DEPTH = 6  # folders below the one that was given
-
-
-@dataclass(frozen=True)
-class Answer:
-    """One query of a verifier."""
-
-    index: int
-    status: str
-    seconds: float
-    vacuous: bool = False
-
-
-@dataclass(frozen=True)
-class Verification:
-    """All answers at one epsilon, if the property has one."""
-
-    epsilon: float | None
-    answers: tuple[Answer, ...]
-
-    def share(self, status: str) -> Share:
-        """Of the regions of which the property says something."""
-        counted = [a for a in self.answers if not a.vacuous]
-        good = sum(a.status == status for a in counted)
-        more = self.vacuous if status == "verified" else 0
-        return Share(good, len(counted), more)
-
-    @property
-    def vacuous(self) -> int:
-        return sum(a.vacuous for a in self.answers)
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,6 +78,8 @@ class Run:
     verifications: tuple[Verification, ...]
     environment: Mapping[str, Any]
     failure: str | None
+    network: str | None = None
+    """The SHA-256 of its file."""
 
     @property
     def name(self) -> str:
@@ -104,7 +99,9 @@ class Run:
     def state(self) -> str:
         if self.failure is not None:
             return "failed"
-        return "finished" if self.evaluation is not None else "unfinished"
+        # 'qll evaluate' writes figures of an interrupted run too: they are not the run's.
+        whole = self.evaluation is not None and len(self.epochs) >= self.config.epochs
+        return "finished" if whole else "unfinished"
 
     @property
     def seconds(self) -> float:
@@ -160,7 +157,7 @@ class Run:
                 return verification.share("verified"), verification.share("unknown")
         if self.evaluation is not None and epsilon is not None:
             for text, share in self.evaluation.csat.items():
-                if same_epsilon(_fraction(text), epsilon):
+                if same_epsilon(read_epsilon(text), epsilon):
                     return share, None
         return None, None
 
@@ -209,83 +206,77 @@ def read_runs(folders: Sequence[Path]) -> Records:
 
 def read_run(path: Path) -> Run:
     """A run's folder, or its compact record."""
-    pieces = read_compact(path) if path.name.endswith(SUFFIX) else folder_pieces(path)
-    try:
+    recorded = path.name.endswith(SUFFIX)
+    pieces = read_compact(path) if recorded else folder_pieces(path)
+    return run_of(path, pieces, recorded=recorded)
+
+
+def run_of(path: Path, pieces: Pieces, *, recorded: bool) -> Run:
+    """The records of a run, if they can be true together. ``recorded``: as they stand in a compact
+    record, which is of a finished run and says all that was asked."""
+
+    def at(name: str) -> str:
+        return str(path) if recorded else str(path / name)
+
+    with _placed(at("config.json")):
         config = build(dict(pieces.config))
-        evaluation = None if pieces.evaluation is None else Evaluation.from_json(pieces.evaluation)
-    except QllError as error:
-        raise error.at(str(path)) from error
+    check_epochs(at("metrics.jsonl"), pieces.epochs)
+    check_length(at("metrics.jsonl"), len(pieces.epochs), config.epochs, recorded=recorded)
+    check_environment(at("environment.json"), pieces.environment)
+    evaluation = None
+    if pieces.evaluation is not None:
+        check_figures(at("evaluation.json"), pieces.evaluation)
+        with _placed(at("evaluation.json")):
+            evaluation = Evaluation.from_json(pieces.evaluation)
+    elif recorded:
+        raise RunError(
+            "this record is not of a finished run",
+            where=str(path),
+            expected="an evaluation",
+            found="none",
+            fix="finish the run and record it again, or remove the file",
+        )
+    verifications = tuple(
+        read_verification(
+            str(path / name), values, config=config, network=pieces.network, recorded=recorded
+        )
+        for name, values in pieces.verdicts.items()
+    )
+    if evaluation is not None:
+        check_proved(at("evaluation.json"), evaluation, verifications, recorded=recorded)
     return Run(
         path=path,
         config=config,
         epochs=tuple(pieces.epochs),
         evaluation=evaluation,
-        verifications=tuple(
-            _verification(path / name, values, pieces.network, config)
-            for name, values in pieces.verdicts.items()
-        ),
+        verifications=verifications,
         environment=pieces.environment,
         failure=pieces.failure,
+        network=pieces.network,
     )
 
 
-def _verification(
-    path: Path, values: Mapping[str, Any], network: str | None, config: TrainConfig
-) -> Verification:
-    _check_asked(path, values, network, config)
+@contextmanager
+def _placed(where: str) -> Iterator[None]:
     try:
-        asked = values["parameters"]
-        epsilon = asked["epsilon"] if "epsilon" in config.parameters or "epsilon" in asked else None
-        answers = tuple(
-            Answer(int(v["point"]), str(v["status"]), float(v["seconds"]), is_vacuous(v))
-            for v in values["verdicts"]
-        )
-        if len({a.index for a in answers}) != len(answers):
-            raise ValueError("a data point that occurs twice")
-        unknown = {a.status for a in answers} - set(STATUSES)
-        if unknown or not all(math.isfinite(a.seconds) and a.seconds >= 0 for a in answers):
-            raise ValueError(f"statuses {sorted(unknown)}" if unknown else "a time that is none")
-        return Verification(None if epsilon is None else float(epsilon), answers)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise RunError(
-            "these are not the verdicts of a verifier",
-            where=str(path),
-            expected="parameters with epsilon, and verdicts with point, status and seconds",
-            found=f"{type(error).__name__}: {error}",
-            fix="run qll verify again, or remove the file",
-        ) from error
-
-
-def _check_asked(
-    path: Path, values: Mapping[str, Any], network: str | None, config: TrainConfig
-) -> None:
-    """A proof counts for the network and the property it was made for, and for no other."""
-    expected = {"property": Path(config.property).stem}
-    found = {"property": Path(str(values.get("property", ""))).stem}
-    if network is not None:
-        expected["network"] = network
-        found["network"] = str(values.get("network_sha256", ""))
-    for name, wanted in expected.items():
-        if found[name] != wanted:
-            raise RunError(
-                f"these verdicts are about another {name}",
-                where=str(path),
-                expected=wanted,
-                found=found[name] or "none named",
-                fix="verify the run's own model.onnx again, or remove the file",
-            )
+        yield
+    except QllError as error:
+        raise error.at(where) from error
 
 
 def run_paths(folders: Iterable[Path]) -> list[Path]:
-    """The folders and compact records of runs in or below ``folders``."""
+    """The folders and compact records of runs in or below ``folders``, or given by name."""
     found: dict[Path, None] = {}
     for folder in folders:
+        if folder.is_file() and folder.name.endswith(SUFFIX):
+            found.setdefault(folder.resolve(), None)
+            continue
         if not folder.is_dir():
             raise RunError(
-                "there is no such folder",
+                "this is no run" if folder.exists() else "there is no such folder",
                 where=str(folder),
-                expected="the folder of a run, or one that holds several",
-                found="a file" if folder.exists() else "nothing",
+                expected=f"a folder of a run or of several, or a record (*{SUFFIX})",
+                found="another file" if folder.exists() else "nothing",
                 fix="check the path",
             )
         for path in _walk(folder, _MOST_DEPTH):
@@ -326,18 +317,3 @@ def _recency(run: Run) -> tuple[bool, int, str]:
 
 def _percent(share: Share | None) -> float | None:
     return None if share is None or not share.total else 100 * share.value
-
-
-def same_epsilon(a: float | None, b: float | None) -> bool:
-    """Six digits are written of one, as in 0.0156863 for 4/255."""
-    if a is None or b is None:
-        return a is b
-    return math.isclose(a, b, rel_tol=1e-5, abs_tol=1e-12)
-
-
-def _fraction(text: str) -> float | None:
-    top, _, bottom = text.partition("/")
-    try:
-        return float(top) / float(bottom or 1)
-    except (ValueError, ZeroDivisionError):
-        return None

@@ -1,0 +1,128 @@
+"""Whether the records of a run can be true together. Whoever changes one figure by hand has to
+change the others that say the same."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from qll.errors import RunError
+from qll.metrics import Evaluation, Share
+from qll.reports.numbers import is_count, is_finite, is_number, read_epsilon, same_epsilon
+from qll.reports.verdicts import Verification
+
+_SHARES = ("pacc", "cacc", "csec_self", "csec_qll", "chance", "missed")
+_AGAIN = "run qll evaluate again"
+
+
+def check_environment(where: str, values: Mapping[str, Any]) -> None:
+    if not isinstance(values.get("packages", {}), Mapping):
+        raise _wrong(
+            where,
+            "the environment is damaged",
+            "packages with their versions",
+            repr(values["packages"]),
+            "remove it: only versions and machine are lost",
+        )
+
+
+def check_epochs(where: str, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Plots and sums are made of them: numbers or words, and times that are some."""
+    for number, row in enumerate(rows, start=1):
+        seconds = row.get("seconds")
+        bad = {k: v for k, v in row.items() if not (_is_plain(v) or is_number(v))}
+        if seconds is not None and not (is_finite(seconds) and seconds >= 0):
+            bad["seconds"] = seconds
+        for name, value in bad.items():
+            raise _wrong(
+                where,
+                f"'{name}' of epoch {number} is damaged",
+                "seconds from 0" if name == "seconds" else "a number or a word",
+                repr(value),
+                "remove that line: only the figures of one epoch are lost",
+            )
+
+
+def _is_plain(value: Any) -> bool:
+    return value is None or isinstance(value, bool | str)
+
+
+def check_length(where: str, count: int, epochs: int, *, recorded: bool) -> None:
+    """A folder with fewer epochs than asked for is being trained; a record is of a whole run."""
+    if count > epochs or (recorded and count < epochs):
+        raise _wrong(
+            where,
+            f"the run has {count} epochs",
+            f"{epochs}, as its configuration says",
+            str(count),
+            "train the run again, and record it",
+        )
+
+
+def check_figures(where: str, values: Mapping[str, Any]) -> None:
+    """Before they become an ``Evaluation``, which holds counts alone."""
+    csat = values.get("csat")
+    proved = {f"csat at {k}": v for k, v in csat.items()} if isinstance(csat, Mapping) else {}
+    for name, said in ({key: values.get(key) for key in _SHARES} | proved).items():
+        if isinstance(said, Mapping) and not _is_share(said):
+            raise _wrong(
+                where,
+                f"{name} is no share",
+                "whole numbers with 0 <= good <= total, and share = good / total",
+                str(dict(said)),
+                _AGAIN,
+            )
+    for name, most in (("r2", 1.0), ("rmse", math.inf)):
+        said = values.get(name)
+        least = -math.inf if name == "r2" else 0.0
+        if said is not None and (not is_number(said) or said < least or said > most):
+            raise _wrong(where, f"{name} is damaged", f"a number from {least:g} to {most:g}",
+                         repr(said), _AGAIN)  # fmt: skip
+
+
+def _is_share(said: Mapping[str, Any]) -> bool:
+    good, total = said.get("good"), said.get("total")
+    if not (is_count(good) and is_count(total) and is_count(said.get("vacuous", 0))):
+        return False
+    value = said.get("share")
+    if "share" not in said or not total:  # of nothing there is none
+        return good <= total and value is None
+    return good <= total and is_finite(value) and math.isclose(value, good / total, rel_tol=1e-9)
+
+
+def check_proved(
+    where: str,
+    evaluation: Evaluation,
+    verifications: Sequence[Verification],
+    *,
+    recorded: bool,
+) -> None:
+    """CSat of the evaluation against the verdicts at the same epsilon. In a folder two commands
+    wrote them, maybe about other numbers of regions; a record says one thing."""
+    sizes = [(text, read_epsilon(text)) for text in evaluation.csat]
+    for k, (text, size) in enumerate(sizes):
+        if size is not None and any(same_epsilon(size, other) for _, other in sizes[:k]):
+            raise _wrong(where, f"CSat at epsilon {text} is there twice", "it once", "it twice",
+                         _AGAIN)  # fmt: skip
+        own = [v for v in verifications if size is not None and same_epsilon(v.epsilon, size)]
+        said = evaluation.csat[text]
+        if not own or said == (proved := own[0].share("verified")):
+            continue
+        if recorded or said.with_vacuous.total == proved.with_vacuous.total:
+            raise _wrong(
+                where,
+                f"evaluation and verdicts at epsilon {text} disagree on what is proved",
+                f"{_shown(proved)}, as the verdicts say",
+                _shown(said),
+                "leave CSat to the verdicts: qll evaluate RUN --prove 0",
+            )
+
+
+def _shown(share: Share) -> str:
+    more = f" and {share.vacuous} vacuous" if share.vacuous else ""
+    return f"{share.good} of {share.total}{more}"
+
+
+def _wrong(where: str, what: str, expected: str, found: str, fix: str) -> RunError:
+    return RunError(what, where=where, expected=expected, found=found, fix=fix)
