@@ -94,6 +94,10 @@ IMPOSSIBLE: dict[str, tuple[Callable[[Values], object], str]] = {
         "pacc",
     ),
     "a share of nothing": (lambda v: v["evaluation"]["pacc"].update(share=None), "pacc"),
+    "more vacuous images than there are": (
+        lambda v: v["evaluation"]["cacc"].update(vacuous=90000),
+        "different images",
+    ),
     "R2 above 1": (lambda v: v["evaluation"].update(r2=1.5), "r2"),
     "R2 that is a word": (lambda v: v["evaluation"].update(r2="x"), "r2"),
     "RMSE below 0": (lambda v: v["evaluation"].update(rmse=-1.0), "rmse"),
@@ -130,6 +134,11 @@ DAMAGED: dict[str, tuple[Callable[[Values], object], str]] = {
     "seconds without end": (lambda v: v["epochs"].update(seconds=[1e999] * 100), "epoch 1"),
     "seconds beyond floats": (lambda v: v["epochs"].update(seconds=[10**400] * 100), "epoch 1"),
     "a table in an epoch": (lambda v: v["epochs"].update(pacc=[{}] * 100), "epoch 1"),
+    "a method that is not there": (lambda v: v["config"].update(method="x"), "method 'x'"),
+    "parameters without end": (
+        lambda v: v["config"]["parameters"].update(epsilon=1e999),
+        "parameters",
+    ),
     "no packages": (lambda v: v["environment"].update(packages=None), "environment"),
     "an environment of words": (lambda v: v.update(environment="here"), "compact record"),
     "points without number": (lambda v: verdicts(v).update(points=10**12), "compact record"),
@@ -297,15 +306,26 @@ def test_every_figure_is_compared(held: Run) -> None:
         "R2: 90 recorded, nothing now",
         "RMSE: 1 recorded, nothing now",
     ]
-    full = evaluated(held, chance=Share(5, 10), missed=Share(1, 8), csat={"0.5": Share(1, 2)})
-    bare = evaluated(held, chance=None, missed=None, csat={})
+    assert held.evaluation is not None
+    csat = dict(held.evaluation.csat)
+    more = {**csat, "0.5": Share(1, 2)}
+    full = evaluated(held, chance=Share(5, 10), missed=Share(1, 8), csat=more)
+    bare = evaluated(held, chance=None, missed=None)
     assert list(differences(full, bare)) == [
         "chance: 5 of 10 recorded, nothing now",
         "missed: 1 of 8 recorded, nothing now",
         "CSat at epsilon 0.5: 1 of 2 recorded, nothing now",
     ]
-    assert list(differences(held, replace(held, epochs=held.epochs[:3]))) == [
-        "epochs: 100 recorded, 3 now"
+    shorter = replace(held, epochs=held.epochs[:3])
+    assert list(differences(held, shorter)) == ["epochs: 100 recorded, 3 now"]
+    # what the verdicts say too is not lost with the evaluation's CSat
+    left = evaluated(held, csat={})
+    assert list(differences(held, left)) == []
+    assert len([line for line in remarks(held, left) if "nothing now" in line]) == len(csat) == 2
+    proved = replace(held, verifications=())
+    assert [line.split(":")[0] for line in differences(proved, evaluated(proved, csat={}))] == [
+        "CSat_half",
+        "CSat",
     ]
 
 

@@ -11,9 +11,22 @@ from qll.errors import RunError
 from qll.metrics import Evaluation, Share
 from qll.reports.numbers import is_count, is_finite, is_number, read_epsilon, same_epsilon
 from qll.reports.verdicts import Verification
+from qll.training.config import TrainConfig
+from qll.training.methods import METHODS
 
 _SHARES = ("pacc", "cacc", "csec_self", "csec_qll", "chance", "missed")
 _AGAIN = "run qll evaluate again"
+
+
+def check_settings(where: str, config: TrainConfig) -> None:
+    """Those that tables and pages look up, beyond what makes a configuration."""
+    if not config.is_baseline:
+        METHODS[config.method]  # names it, if it is of another version or of a plugin
+    for name in ("parameters", "judged", "measured"):
+        held = getattr(config, name) or {}
+        if not all(map(is_finite, held.values())):
+            raise _wrong(where, f"'{name}' are damaged", "numbers", str(held),
+                         "train the run again, and record it")  # fmt: skip
 
 
 def check_environment(where: str, values: Mapping[str, Any]) -> None:
@@ -89,6 +102,21 @@ def _is_share(said: Mapping[str, Any]) -> bool:
     if "share" not in said or not total:  # of nothing there is none
         return good <= total and value is None
     return good <= total and is_finite(value) and math.isclose(value, good / total, rel_tol=1e-9)
+
+
+def check_images(where: str, evaluation: Evaluation, samples: int) -> None:
+    """CSec looks at every image once, CAcc at ``samples`` points around each."""
+    images = evaluation.csec_qll.with_vacuous.total
+    counted = {"cacc": (evaluation.cacc, samples), "csec_self": (evaluation.csec_self, 1)}
+    for name, (share, times) in counted.items():
+        if share is not None and share.with_vacuous.total != times * images:
+            raise _wrong(
+                where,
+                f"{name} and csec_qll are of different images",
+                f"{times * images} points, of {images} images",
+                str(share.with_vacuous.total),
+                _AGAIN,
+            )
 
 
 def check_proved(

@@ -118,25 +118,39 @@ def remarks(held: Run, made: Run) -> Iterator[str]:
         after = _later(made, name)
         if _later(held, name) is None and after is not None:
             yield f"{name}: {_shown(after)} now, of which the record says nothing"
+    yield from _repeated(held, made)
 
 
 def _proved(held: Run, made: Run) -> Iterator[str]:
-    """CSat of the evaluations where there are no verdicts, which are compared by themselves."""
-    known = [v.epsilon for run in (held, made) for v in run.verifications]
-    sizes: list[float] = []
-    for size in [*_csat(held.evaluation), *_csat(made.evaluation)]:
-        if not any(same_epsilon(size, other) for other in [*known, *sizes]):
-            sizes.append(size)
+    """CSat of the evaluations at an epsilon that is no metric's and has no verdicts."""
+    whole = held.epsilon
+    metrics = [] if whole is None else [whole, whole / 2]
+    for size, line in _other_csat(held, made):
+        if not any(same_epsilon(size, other) for other in [*metrics, *_verdicted(held, made)]):
+            yield line
+
+
+def _repeated(held: Run, made: Run) -> Iterator[str]:
+    """CSat of the evaluations where verdicts say the same: one of the two may leave it to them."""
+    for size, line in _other_csat(held, made):
+        if any(same_epsilon(size, other) for other in _verdicted(held, made)):
+            yield f"{line} in the evaluation; the verdicts are compared by themselves"
+
+
+def _verdicted(held: Run, made: Run) -> list[float | None]:
+    return [v.epsilon for run in (held, made) for v in run.verifications]
+
+
+def _other_csat(held: Run, made: Run) -> Iterator[tuple[float, str]]:
+    old, new = _csat(held.evaluation), _csat(made.evaluation)
+    sizes = [*old, *(e for e in new if not any(same_epsilon(e, other) for other in old))]
     for size in sizes:
         before, after = (
-            next((s for e, s in _csat(run.evaluation).items() if same_epsilon(e, size)), None)
-            for run in (held, made)
+            next((share for e, share in found.items() if same_epsilon(e, size)), None)
+            for found in (old, new)
         )
-        of_metrics = held.epsilon is not None and any(
-            same_epsilon(size, part * held.epsilon) for part in (1.0, 0.5)
-        )
-        if before != after and not of_metrics:
-            yield f"CSat at epsilon {size:g}: {_shown(before)} recorded, {_shown(after)} now"
+        if before != after:
+            yield size, f"CSat at epsilon {size:g}: {_shown(before)} recorded, {_shown(after)} now"
 
 
 def _csat(evaluation: Evaluation | None) -> dict[float, Share]:

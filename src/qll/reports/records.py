@@ -29,8 +29,10 @@ from qll.reports.checks import (
     check_environment,
     check_epochs,
     check_figures,
+    check_images,
     check_length,
     check_proved,
+    check_settings,
 )
 from qll.reports.compact import SUFFIX, Pieces, folder_pieces, read_compact
 from qll.reports.numbers import read_epsilon, same_epsilon
@@ -220,6 +222,7 @@ def run_of(path: Path, pieces: Pieces, *, recorded: bool) -> Run:
 
     with _placed(at("config.json")):
         config = build(dict(pieces.config))
+        check_settings(at("config.json"), config)
     check_epochs(at("metrics.jsonl"), pieces.epochs)
     check_length(at("metrics.jsonl"), len(pieces.epochs), config.epochs, recorded=recorded)
     check_environment(at("environment.json"), pieces.environment)
@@ -243,6 +246,7 @@ def run_of(path: Path, pieces: Pieces, *, recorded: bool) -> Run:
         for name, values in pieces.verdicts.items()
     )
     if evaluation is not None:
+        check_images(at("evaluation.json"), evaluation, config.samples)
         check_proved(at("evaluation.json"), evaluation, verifications, recorded=recorded)
     return Run(
         path=path,
