@@ -1,11 +1,13 @@
-"""PAcc and CSat of certified runs on the whole test set, beside the paper's best and the goals.
+"""PAcc and CSat of certified runs, from their records, beside the paper's best and the goals.
 
-    python bench/certified_runs.py RUNS --paper RESULTS.json [--count N] [--timeout S] [--jobs N]
-                                   [--quick] [--json OUT] [--write docs/results.md]
+    python bench/certified_runs.py [RECORDS] --paper RESULTS.json [--json OUT]
+                                   [--write docs/results.md] [--quick]
 
-RUNS is a folder of run folders (``qll train --method ... --out RUNS/...``). Every verdict is
-confirmed by the independent checker and kept in the run folder, so a second call goes on. The
-paper's best row of a property is the one with the largest product of PAcc and CSat.
+RECORDS is the folder of compact records (default: results/certified), each made of a run by ``qll
+train --method ... --out RUN``, ``qll verify ... --json RUN/verdicts.json`` and ``qll record``.
+Regions of which the rule says nothing are left out. The paper's best row of a property is the one
+with the largest product of PAcc and CSat. --quick is accepted for the sake of scripts that pass it
+to every benchmark: nothing is run here.
 """
 
 from __future__ import annotations
@@ -14,21 +16,15 @@ import argparse
 import json
 import statistics
 from collections import defaultdict
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
-
-from qll.data.base import DataSet
-from qll.errors import QllError
+from qll.reports.records import Run, read_runs
 from qll.training.config import BASELINE, TrainConfig
-from qll.training.loop import Trainer, load_configured, open_run
-from qll.training.run import RunFolder
-from qll.verify.api import Problem, decide_all
-from qll.verify.journal import Journal
 
 BEGIN, END = "<!-- certified: begin -->", "<!-- certified: end -->"
+RECORDS = Path("results/certified")
 GOALS = {
     ("classification-robustness", "mnist"): (96.5, 78.0),
     ("classification-robustness", "fashion"): (82.5, 56.0),
@@ -38,53 +34,32 @@ GOALS = {
     ("not-both", "dice"): (92.0, 100.0),
     ("exactly-one", "dice"): (92.0, 100.0),
 }
+HEAD = (
+    "property", "data", "method", "epochs", "held out", "seeds", "PAcc", "CSat", "regions of each",
+    "unknown", "CSec: at most", "paper's best PAcc / CSat", "goal",
+)  # fmt: skip
 
 
-def prove(trainer: Trainer, rows: np.ndarray, out: Path, timeout: float, jobs: int) -> list[str]:
-    """Statuses of the regions around these test images, from the journal or now."""
-    x, labels = trainer.data.test.batch(rows)
-    problem = Problem.of(
-        trainer.judged, trainer.model.eval(), x, labels, timeout=timeout, certified=True
-    )
-    journal = Journal(out, problem)
-    known = journal.finished()
-    if not known:
-        with journal:
-            left = [i for i in range(len(problem)) if i not in journal.known]
-            for index, verdict in decide_all(problem, left, jobs=jobs):
-                journal.add(index, verdict)
-        known = journal.known
-        statuses = [known[i]["status"] for i in range(len(problem))]
-        journal.finish({s: statuses.count(s) for s in ("verified", "falsified", "unknown")})
-    return [known[i]["status"] for i in range(len(problem))]
-
-
-def judge(path: Path, data: DataSet, arguments: argparse.Namespace) -> dict[str, Any] | None:
-    evaluation = RunFolder(path).evaluation()
-    if evaluation is None or evaluation.pacc is None:
+def judged(run: Run) -> dict[str, Any] | None:
+    """What a record says of its network; None if nothing was asked of a verifier."""
+    config, figures = run.config, run.figures
+    pacc, csec, csat = (figures.get(name) for name in ("PAcc", "CSec_qll", "CSat"))
+    if pacc is None or csat is None:
         return None
-    trainer = open_run(path, data=data)
-    published = np.asarray(data.published_subset())
-    paper = prove(trainer, published, path / "csat-paper.json", arguments.timeout, arguments.jobs)
-    count = min(arguments.count or len(data.test), len(data.test))
-    if (path / f"csat-{len(data.test)}.json").is_file():  # all of them, by an earlier call
-        count = len(data.test)
-    rows = np.arange(count)
-    found = prove(trainer, rows, path / f"csat-{count}.json", arguments.timeout, arguments.jobs)
-    config = trainer.config
+    (asked,) = run.verifications
     return {
-        "run": path.name,
+        "run": run.name,
         "property": config.property,
         "data": config.data,
         "method": describe(config),
         "seed": config.seed,
         "epochs": config.epochs,
-        "pacc": 100 * evaluation.pacc.value,
-        "csec": 100 * evaluation.csec_qll.value,
-        "csat": 100 * found.count("verified") / count,
-        "unknown": found.count("unknown"),
-        "regions": count,
-        "csat_paper": 100 * paper.count("verified") / len(paper),
+        "validation": config.validation,
+        "pacc": pacc,
+        "csec": csec,
+        "csat": csat,
+        "regions": asked.share("verified").total,
+        "unknown": asked.share("unknown").good,
     }
 
 
@@ -130,29 +105,26 @@ def best_of_paper(path: Path) -> dict[tuple[str, str], tuple[float, float]]:
     return best
 
 
-def table(rows: list[dict[str, Any]], paper: dict[tuple[str, str], tuple[float, float]]) -> str:
-    groups: dict[tuple[str, str, str], list[dict[str, Any]]] = defaultdict(list)
+def table(rows: Sequence[dict[str, Any]], paper: dict[tuple[str, str], tuple[float, float]]) -> str:
+    groups: dict[tuple[Any, ...], list[dict[str, Any]]] = defaultdict(list)
     for row in rows:
-        groups[row["property"], row["data"], row["method"]].append(row)
-    lines = [
-        "| property | data | method | epochs | seeds | PAcc | CSat | regions | unknown | CSec: at "
-        "most | CSat, paper's images | paper's best PAcc / CSat | goal |",
-        "|---|---|---|---|---|---|---|---|---|---|---|---|---|",
-    ]
-    for (prop, data, method), found in sorted(groups.items()):
+        key = ("property", "data", "method", "epochs", "validation", "regions")
+        groups[tuple(row[name] for name in key)].append(row)
+    lines = [f"| {' | '.join(HEAD)} |", "|" + "---|" * len(HEAD)]
+    for (prop, data, method, epochs, held, regions), found in sorted(groups.items()):
         goal, best = GOALS.get((prop, data)), paper.get((prop, data))
         cells = [
             prop,
             data,
             method,
-            "/".join(sorted({str(r["epochs"]) for r in found})),
+            str(epochs),
+            f"{held:,}",
             str(len(found)),
             spread([r["pacc"] for r in found]),
             spread([r["csat"] for r in found]),
-            "/".join(sorted({str(r["regions"]) for r in found})),
+            f"{regions:,}",
             str(sum(r["unknown"] for r in found)),
             spread([r["csec"] for r in found]),
-            spread([r["csat_paper"] for r in found]),
             "" if best is None else f"{best[0]:.1f} / {best[1]:.1f}",
             "" if goal is None else f"{goal[0]:g} / {goal[1]:g}",
         ]
@@ -165,52 +137,36 @@ def spread(values: list[float]) -> str:
     return f"{mean:.1f}" + (f" ± {statistics.stdev(values):.1f}" if len(values) > 1 else "")
 
 
+def rows_of(folder: Path) -> list[dict[str, Any]]:
+    return [row for row in map(judged, read_runs([folder]).runs) if row is not None]
+
+
+def replaced(page: str, text: str) -> str:
+    before, _, rest = page.partition(BEGIN)
+    return f"{before}{BEGIN}\n{text}\n{END}{rest.partition(END)[2]}"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("runs", type=Path)
+    parser.add_argument("records", type=Path, nargs="?", default=RECORDS)
     parser.add_argument("--paper", type=Path, required=True, help="the paper's result table")
-    parser.add_argument("--count", type=int, default=0, help="test images; 0: all")
-    parser.add_argument("--timeout", type=float, default=3.0)
-    parser.add_argument("--jobs", type=int, default=1)
-    parser.add_argument("--quick", action="store_true", help="100 test images")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--write", type=Path, help="replace the section in this file")
-    arguments = parser.parse_args()
-    if arguments.quick:
-        arguments.count = 100
-    torch.set_num_threads(1)
-    sets: dict[str, DataSet] = {}
-    rows = []
-    for path in sorted(p.parent for p in arguments.runs.glob("*/config.json")):
-        try:
-            config = RunFolder(path).config()
-            if config.data not in sets:
-                sets[config.data] = load_configured(config)
-            row = judge(path, sets[config.data], arguments)
-        except QllError as error:
-            print(f"{path.name}: left out: {error.what}", flush=True)
-            continue
-        if row is None:
-            print(f"{path.name}: not finished", flush=True)
-            continue
-        rows.append(row)
+    parser.add_argument("--quick", action="store_true")
+    given = parser.parse_args()
+    rows = rows_of(given.records)
+    for row in rows:
         print(
-            f"{row['run']:44} PAcc {row['pacc']:.1f}  CSat {row['csat']:.1f} of {row['regions']} "
-            f"({row['unknown']} unknown)  paper's images {row['csat_paper']:.1f}",
-            flush=True,
+            f"{row['run']:32} PAcc {row['pacc']:.2f}  CSat {row['csat']:.2f} of {row['regions']} "
+            f"({row['unknown']} unknown)"
         )
-    text = table(rows, best_of_paper(arguments.paper))
+    text = table(rows, best_of_paper(given.paper))
     print(text)
-    if arguments.json:
-        arguments.json.write_text(json.dumps({"rows": rows}, indent=1) + "\n")
-    if arguments.write:
-        held = arguments.write.read_text(encoding="utf-8")
-        section = f"{BEGIN}\n{text}\n{END}"
-        if BEGIN in held:
-            held = held[: held.index(BEGIN)] + section + held[held.index(END) + len(END) :]
-        else:
-            held = held.rstrip() + "\n\n" + section + "\n"
-        arguments.write.write_text(held, encoding="utf-8")
+    if given.json:
+        given.json.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+    if given.write:
+        page = given.write.read_text(encoding="utf-8")
+        given.write.write_text(replaced(page, text), encoding="utf-8")
 
 
 if __name__ == "__main__":

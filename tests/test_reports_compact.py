@@ -21,7 +21,6 @@ from qll.reports.recording import differences, record_runs
 from qll.reports.records import Answer, Verification, read_run, read_runs
 from qll.reports.table_text import csv_text, markdown
 from qll.reports.tables import build_table
-from qll.zoo.shelf import names, zoo
 
 ROOT = Path(__file__).parents[1]
 SHARES = ("pacc", "cacc", "csec_self", "csec_qll", "chance")
@@ -189,19 +188,6 @@ def test_points_of_which_the_rule_says_nothing_are_left_out_of_every_share() -> 
         pair = f"{run.config.property}, {run.config.data}"
         counts.setdefault(pair, set()).update(s.vacuous for s in shares if s is not None)
     assert {pair for pair, found in counts.items() if len(found) != 1} == set()
-
-
-def test_networks_of_the_zoo_are_those_of_records() -> None:
-    paths = sorted((ROOT / "results/certified").glob(f"*{SUFFIX}"))
-    runs = [(read_compact(path).network, read_run(path)) for path in paths]
-    records = {(network, run.config.property): run for network, run in runs}
-    around_data = [card for name in names() if not (card := zoo(name).card).closed]
-    assert around_data
-    for card in around_data:
-        run = records[card.network_sha256, card.rule]
-        assert run.evaluation is not None and run.evaluation.pacc is not None
-        assert card.accuracy == pytest.approx(run.evaluation.pacc.value), card.name
-        assert card.seed == run.config.seed, card.name
 
 
 def test_records_stay_small() -> None:
