@@ -148,13 +148,14 @@ class Root(ABC):
             self.tighten_root(self.effort.quick_tighten)
         self.known.extend(obligations(self.query.search.tree))
         nodes = self.refute([self.node_of(i) for i in range(len(self.known))], self.effort.quick)
+        nodes = self.flattened(nodes)
         if nodes and self.bounder.start is Start.CROWN:
             nodes = self.joined(self.tighten_in_rounds(nodes))
             nodes = self.refute(nodes, self.effort.root)
         elif nodes:
             self.tighten_root(self.effort.tighten)
             nodes = self.refute(self.informed(nodes), self.effort.root)
-        nodes = self.expand(nodes)
+        nodes = self.expand(self.flattened(nodes))
         if not nodes:
             out.proved = True
             return out
@@ -219,6 +220,27 @@ class Root(ABC):
             node.domain.low, node.domain.high = self.low, self.high
             node.domain.size = self.objective_sizes[list(self.known[node.obligation].leaves)]
         return nodes
+
+    def flattened(self, nodes: list[Subproblem]) -> list[Subproblem]:
+        """Obligations at the root with lower lines of slope 0, where that is better; what stays
+        open. Such lines lie within the neurons' intervals, as chords do, so that the bound is no
+        worse than that of intervals: on a network that was trained on these CROWN's own slopes may
+        be far off, and an ascent from them ends below."""
+        tried = [node for node in nodes if node.domain.point is None]  # ReLUs alone
+        flat = [self.node_of(node.obligation).domain for node in tried]
+        if not flat:
+            return nodes
+        for domain in flat:
+            domain.alpha = np.zeros_like(domain.alpha)
+        bounds = self.bounder.evaluate(flat, self.sizes, stop=self.out_of_time)
+        for node, domain, bound in zip(tried, flat, bounds, strict=True):
+            if bound > node.bound:
+                domain.bound = float(bound)
+                node.domain = domain
+        closed = [node for node in tried if node.bound > self.margin]
+        for node in closed:
+            self.close(node)
+        return [node for node in nodes if node not in closed]
 
     def joined(self, nodes: list[Subproblem]) -> list[Subproblem]:
         """Obligations at the root, with joint hulls where a proof may have them."""
