@@ -16,9 +16,10 @@ from qll.bounds.lanes import ChainBounder
 from qll.bounds.sparse_graph import SparseGraphBounder
 from qll.formula.hard import affine
 from qll.networks.relu_form import ReluForm
-from qll.verify.proof import Effort
+from qll.verify.proof import Effort, Subproblem
 from qll.verify.prover import NeuronProver
 from qll.verify.query import Query
+from qll.verify.root import Root
 
 pytest.importorskip("numba")
 
@@ -56,3 +57,30 @@ def test_the_root_proves_what_intervals_prove(bounder: Callable[[ReluForm], Boun
         assert found.proved and found.nodes == 1, seed
         far += not prover.prove_at_once(query).proved
     assert far > 6  # CROWN's own slopes do not
+
+
+def test_what_intervals_do_not_prove_is_searched_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With what its ascent found: a domain without scores has nothing to be split by."""
+    flattened, left = Root.flattened, 0
+
+    def watched(self: Root, nodes: list[Subproblem]) -> list[Subproblem]:
+        nonlocal left
+        before = {id(node): (node.domain, node.bound) for node in nodes}
+        found = flattened(self, nodes)
+        left += len(found)
+        assert all(before[id(node)] == (node.domain, node.bound) for node in found)
+        return found
+
+    monkeypatch.setattr(Root, "flattened", watched)
+    for seed in range(4):
+        rng = np.random.default_rng(seed)
+        layers = [
+            (rng.standard_normal((width, size)), rng.standard_normal(width))
+            for size, width in ((4, 8), (8, 6), (6, 1))
+        ]
+        network = chain(*layers)
+        most = float(network.relu_form.forward(rng.uniform(-1, 1, (5000, 4))).max())
+        form = affine([(("y", 0), 1.0)], -(most + 0.5))
+        query = Query(network, -np.ones(4), np.ones(4), form)
+        assert NeuronProver(ChainBounder(query.form)).prove(query, np.inf, lambda *_: None).proved
+    assert left

@@ -222,10 +222,10 @@ class Root(ABC):
         return nodes
 
     def flattened(self, nodes: list[Subproblem]) -> list[Subproblem]:
-        """Obligations at the root with lower lines of slope 0, where that is better; what stays
-        open. Such lines lie within the neurons' intervals, as chords do, so that the bound is no
-        worse than that of intervals: on a network that was trained on these CROWN's own slopes may
-        be far off, and an ascent from them ends below."""
+        """Obligations at the root that lower lines of slope 0 refute are closed; the others are
+        returned as they are. Such lines lie within the neurons' intervals, as chords do, so that
+        the bound is no worse than that of intervals: on a network that was trained on these CROWN's
+        own slopes may be far off, and an ascent from them ends below."""
         tried = [node for node in nodes if node.domain.point is None]  # ReLUs alone
         flat = [self.node_of(node.obligation).domain for node in tried]
         if not flat:
@@ -233,14 +233,13 @@ class Root(ABC):
         for domain in flat:
             domain.alpha = np.zeros_like(domain.alpha)
         bounds = self.bounder.evaluate(flat, self.sizes, stop=self.out_of_time)
+        closed = set()
         for node, domain, bound in zip(tried, flat, bounds, strict=True):
-            if bound > node.bound:
+            if bound > self.margin:
                 domain.bound = float(bound)
-                node.domain = domain
-        closed = [node for node in tried if node.bound > self.margin]
-        for node in closed:
-            self.close(node)
-        return [node for node in nodes if node not in closed]
+                closed.add(node.obligation)
+                self.close(replace(node, domain=domain))
+        return [node for node in nodes if node.obligation not in closed]
 
     def joined(self, nodes: list[Subproblem]) -> list[Subproblem]:
         """Obligations at the root, with joint hulls where a proof may have them."""
