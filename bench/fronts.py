@@ -56,6 +56,10 @@ def point_of(run: Run) -> Point | None:
     stages = [stage.get("views", {}) for stage in config.stages]
     if any(any(dict(views).values()) for views in (config.views, *stages)):
         setting += ", views"
+    if not attacked:
+        setting += f", {config.epochs} epochs"
+    if config.validation:
+        setting += f", {config.validation:,} images held out"
     return Point(f"{config.property}, {config.data}", kind, setting, config.seed, pacc, csat)
 
 
