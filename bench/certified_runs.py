@@ -108,10 +108,10 @@ def best_of_paper(path: Path) -> dict[tuple[str, str], tuple[float, float]]:
 def table(rows: Sequence[dict[str, Any]], paper: dict[tuple[str, str], tuple[float, float]]) -> str:
     groups: dict[tuple[Any, ...], list[dict[str, Any]]] = defaultdict(list)
     for row in rows:
-        key = ("property", "data", "method", "epochs", "validation", "regions")
+        key = ("property", "data", "method", "epochs", "validation")
         groups[tuple(row[name] for name in key)].append(row)
     lines = [f"| {' | '.join(HEAD)} |", "|" + "---|" * len(HEAD)]
-    for (prop, data, method, epochs, held, regions), found in sorted(groups.items()):
+    for (prop, data, method, epochs, held), found in sorted(groups.items()):
         goal, best = GOALS.get((prop, data)), paper.get((prop, data))
         cells = [
             prop,
@@ -122,7 +122,7 @@ def table(rows: Sequence[dict[str, Any]], paper: dict[tuple[str, str], tuple[flo
             str(len(found)),
             spread([r["pacc"] for r in found]),
             spread([r["csat"] for r in found]),
-            f"{regions:,}",
+            " and ".join(f"{regions:,}" for regions in sorted({r["regions"] for r in found})),
             str(sum(r["unknown"] for r in found)),
             spread([r["csec"] for r in found]),
             "" if best is None else f"{best[0]:.1f} / {best[1]:.1f}",
