@@ -196,9 +196,8 @@ def test_a_table_has_no_views(tmp_path: Path) -> None:
     data = prices()
     source = rule(tmp_path, 'forall x in domain: y["price"] >= 0')
     for setting in ("views.mirror=true", "stages=[{share=0.5, views={shift=1}}, {}]"):
-        config = resolve(source, data.name, settings=[setting])
         with pytest.raises(InputError, match="have no views"):
-            train(config, data=data)
+            train(resolve(source, data.name, settings=[setting]), data=data)
 
 
 def test_parameters_are_known_before_names_are(tmp_path: Path) -> None:
