@@ -112,8 +112,10 @@ def test_a_record_of_another_experiment_is_not_replaced(tmp_path: Path) -> None:
     write_run(tmp_path / "a/run", "not-both", "dice", "qll:5", 0)
     write_run(tmp_path / "b/run", "not-both", "dice", "qll:2", 0)
     _record(tmp_path / "a", tmp_path / "records")
-    with pytest.raises(RunError, match="another experiment"):
-        list(record_runs([tmp_path / "b"], tmp_path / "records", replace=True))
+    before = next((tmp_path / "records").iterdir()).read_bytes()
+    (found,) = record_runs([tmp_path / "b"], tmp_path / "records", replace=True)
+    assert found.state == "refused" and "another experiment" in " ".join(found.differences)
+    assert next((tmp_path / "records").iterdir()).read_bytes() == before
 
 
 @pytest.mark.parametrize(

@@ -272,13 +272,29 @@ def test_a_run_with_epochs_to_go_is_unfinished_and_one_with_too_many_damaged(fol
 def test_only_what_can_be_read_again_is_recorded(folder: Path, tmp_path: Path) -> None:
     assert read_run(folder).epsilon is not None
     edit(folder / "evaluation.json", csat={f"{read_run(folder).epsilon:g}": share(1, 10)})
-    with pytest.raises(RunError, match="--prove 0"):
-        list(record_runs([folder], tmp_path / "records", replace=False))
+    assert "--prove 0" in refused(folder, tmp_path / "records")
     edit(folder / "evaluation.json", csat={})
     (folder / "model.onnx").unlink()
-    with pytest.raises(RunError, match="of which network"):
-        list(record_runs([folder], tmp_path / "records", replace=False))
+    assert "of which network" in refused(folder, tmp_path / "records")
     assert not (tmp_path / "records").exists()
+
+
+def refused(folder: Path, out: Path) -> str:
+    (found,) = record_runs([folder], out, replace=False)
+    assert found.state == "refused"
+    return "\n".join(found.differences)
+
+
+def test_a_damaged_folder_stops_no_other(tmp_path: Path) -> None:
+    for name in ("a", "b", "c"):
+        write_run(tmp_path / "runs" / name, "not-both", "dice", "qll:5", 0)
+    (tmp_path / "runs/a/evaluation.json").write_text("{")
+    out = tmp_path / "records"
+    said = CliRunner().invoke(build_app(), ["record", str(tmp_path / "runs"), "--out", str(out)])
+    assert said.exit_code == 2
+    assert "a: refused" in said.output and "evaluation.json" in said.output
+    assert "2 new, 1 refused" in said.output
+    assert sorted(path.name for path in out.iterdir()) == [f"b{SUFFIX}", f"c{SUFFIX}"]
 
 
 # --- a run that was made again ---

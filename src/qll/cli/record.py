@@ -10,6 +10,7 @@ import typer
 from qll.cli.answers import JsonFile, store
 
 EXIT_DIFFERS = 1
+EXIT_REFUSED = 2
 
 
 def record(
@@ -26,7 +27,7 @@ def record(
     every verdict with its time; a few kB each, read by qll report. A run that has a record is
     compared with it instead.
 
-    Exit code 1: a run differs from its record.
+    Exit code 1: a run differs from its record. 2: a run cannot be recorded; the others are.
 
     Example: qll record runs/paper --out results/paper
     """
@@ -50,6 +51,8 @@ def record(
         )
     typer.echo(", ".join(f"{count} {state}" for state, count in sorted(counts.items())))
     store(json_path, {"counts": counts, "runs": found})
+    if counts.get("refused"):
+        raise typer.Exit(EXIT_REFUSED)
     if counts.get("differs"):
         raise typer.Exit(EXIT_DIFFERS)
 

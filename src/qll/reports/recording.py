@@ -25,8 +25,9 @@ _LATER = ("chance", "missed")
 
 @dataclass(frozen=True)
 class Recorded:
-    """What became of one run: ``state`` is new, same, differs, replaced or unfinished. ``remarks``
-    say what is another in a run that is the same in all that is counted."""
+    """What became of one run: ``state`` is new, same, differs, replaced, unfinished or refused;
+    ``differences`` say why. ``remarks`` say what is another in a run that is the same in all that
+    is counted."""
 
     name: str
     state: str
@@ -36,26 +37,32 @@ class Recorded:
 
 def record_runs(folders: Sequence[Path], out: Path, *, replace: bool) -> Iterator[Recorded]:
     """Every finished run in or below ``folders``, one file each in ``out``. A record that is there
-    is compared, and kept unless ``replace``."""
+    is compared, and kept unless ``replace``. A run that cannot be recorded stops no other."""
     for path in _folders_of(folders):
-        pieces = folder_pieces(path)
-        run = run_of(path, pieces, recorded=False)
-        if run.state != "finished":
-            yield Recorded(run.name, "unfinished")
-            continue
-        run_of(path, pieces, recorded=True)  # what cannot be read again is not written
-        target = out / f"{run.name}{SUFFIX}"
-        if not target.exists():
-            out.mkdir(parents=True, exist_ok=True)
-            write_compact(pieces, target)
-            yield Recorded(run.name, "new")
-            continue
-        held = read_run(target)
-        found = tuple(differences(held, run))
-        if found and replace:
-            write_compact(pieces, target)
-        state = "same" if not found else "replaced" if replace else "differs"
-        yield Recorded(run.name, state, found, tuple(remarks(held, run)))
+        try:
+            found = _recorded(path, out, replace=replace)
+        except (InputError, RunError) as error:
+            found = Recorded(path.name, "refused", tuple(str(error).splitlines()))
+        yield found
+
+
+def _recorded(path: Path, out: Path, *, replace: bool) -> Recorded:
+    pieces = folder_pieces(path)
+    run = run_of(path, pieces, recorded=False)
+    if run.state != "finished":
+        return Recorded(run.name, "unfinished")
+    run_of(path, pieces, recorded=True)  # what cannot be read again is not written
+    target = out / f"{run.name}{SUFFIX}"
+    if not target.exists():
+        out.mkdir(parents=True, exist_ok=True)
+        write_compact(pieces, target)
+        return Recorded(run.name, "new")
+    held = read_run(target)
+    found = tuple(differences(held, run))
+    if found and replace:
+        write_compact(pieces, target)
+    state = "same" if not found else "replaced" if replace else "differs"
+    return Recorded(run.name, state, found, tuple(remarks(held, run)))
 
 
 def _folders_of(given: Sequence[Path]) -> list[Path]:
