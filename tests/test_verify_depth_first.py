@@ -11,15 +11,18 @@ import numpy as np
 import pytest
 from verify_cases import random_condition, random_network
 
+from qll import networks
 from qll.bounds.lanes import ChainBounder
 from qll.bounds.rows import Rows
-from qll.verify import clock
+from qll.networks.models import create
+from qll.verify import clock, depth_first
 from qll.verify.backend import Budget
 from qll.verify.backends.bab import BranchAndBound
 from qll.verify.certificate import confirm
 from qll.verify.implications import Implications
 from qll.verify.prover import NeuronProver
 from qll.verify.query import Query
+from qll.verify.simplex import Relaxation
 from qll.verify.verdict import Evidence, Status
 
 pytest.importorskip("numba")
@@ -50,6 +53,52 @@ def test_formulas_are_decided_and_their_proofs_confirmed() -> None:
         assert verdict.status is wanted, instance.name
         assert verdict.nodes < 200
         assert confirm(query, verdict)[0].evidence is Evidence.CHECKED
+
+
+class GivesUp:
+    """HiGHS, but after every third program none is solved, until it begins afresh."""
+
+    def __init__(self, solver: Any) -> None:
+        self.solver, self.runs, self.given_up = solver, 0, 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.solver, name)
+
+    def clearSolver(self) -> Any:
+        self.runs = 0
+        return self.solver.clearSolver()
+
+    def run(self) -> Any:
+        self.runs += 1
+        self.given_up += self.runs > 3
+        return self.solver.run()
+
+    def getModelStatus(self) -> Any:
+        import highspy
+
+        gone = highspy.HighsModelStatus.kUnknown
+        return gone if self.runs > 3 else self.solver.getModelStatus()
+
+
+def test_programs_that_are_given_up_do_not_end_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    load, solvers = Relaxation._load, []
+
+    def failing(self: Relaxation, box: Any) -> Any:
+        solvers.append(GivesUp(load(self, box)))
+        return solvers[-1]
+
+    monkeypatch.setattr(Relaxation, "_load", failing)
+    for instance in bench().formulas(True, 0):
+        query = instance.query()
+        (verdict,) = BranchAndBound(choose=alone).decide([query], Budget(seconds=60, proofs=True))
+        assert verdict.status is (Status.VERIFIED if instance.holds else Status.FALSIFIED)
+        assert confirm(query, verdict)[0].evidence is Evidence.CHECKED
+    assert sum(solver.given_up for solver in solvers) > 20
+
+
+def test_the_papers_networks_are_searched_by_programs() -> None:
+    network = networks.load(create("paper-mnist"), input_shape=(1, 28, 28))
+    assert depth_first.fits(network.relu_form)
 
 
 def test_searches_that_take_turns_go_on_where_they_were() -> None:

@@ -37,7 +37,7 @@ from qll.verify.root import MARGIN
 from qll.verify.simplex import RAYS, Relaxation, Solution
 
 # Larger programs take tenths of a second: dual ascents are the better way.
-MOST_COLUMNS = 1500
+MOST_COLUMNS = 2500
 MOST_ENTRIES = 40_000
 # Candidates that are looked at ahead.
 CANDIDATES = 64

@@ -41,8 +41,9 @@ HUNT_SHARE = 0.2
 HUNT_START = 0.5
 # Seconds of the first turn of a search, where there are two.
 TURN = 0.25
-# How much longer the turns of depth first are once it looks as if it would be done in time.
-PROMISING = 4.0
+# How much longer the turns of depth first are while it looks as if it would be done in time, and
+# while it does not.
+PROMISING, SLOW = 4.0, 0.5
 # Of large networks without joint hulls: more domains are worth more than better bounds of each.
 LEAN = Effort(refine=20)
 # Domains that are split together.
@@ -170,7 +171,7 @@ class Run(Root):
                 deep = depth_first.Programs([self.problem(node) for node in nodes], self.keeps)
             alone = not turn or out.reason is not None  # which depth first may do without
             now = clock.now()
-            more = PROMISING if used < (self.deadline - now + used) * deep.share else 1.0
+            more = PROMISING if used < (self.deadline - now + used) * deep.share else SLOW
             until = self.deadline if alone else min(now + more * turn, self.deadline)
             deep.run(until, self.most_proof)
             used += clock.now() - now

@@ -130,9 +130,16 @@ class Relaxation:
 
     def solve(self, sign: NDArray[np.int8], deadline: float) -> Solution | None:
         """None where HiGHS has no answer."""
+        self.move(sign)
+        if (found := self._run(deadline)) is None and clock.now() < deadline:
+            # The basis of the domain before may lead nowhere here, and from all that follow.
+            self.solver.clearSolver()
+            found = self._run(deadline)
+        return found
+
+    def _run(self, deadline: float) -> Solution | None:
         import highspy
 
-        self.move(sign)
         solver = self.solver
         left = max(deadline - clock.now(), 0.01)
         solver.setOptionValue("time_limit", solver.getRunTime() + left)
@@ -155,7 +162,25 @@ class Relaxation:
                 return None
             self.ray = self._back(np.asarray(ray)[: n + len(self.chords) + count])
             return self.along(RAYS[0])
+        if status == highspy.HighsModelStatus.kUnknown:
+            return self._unfinished()
         return None
+
+    def _unfinished(self) -> Solution | None:
+        """Of a program that the simplex gave up: where next to nothing is left of a domain, its
+        duals grow until rounding ends them, before a ray is found. They are multipliers as good as
+        any, if their value is above 0; the primal solution means nothing."""
+        import highspy
+
+        info = self.solver.getInfo()
+        value = float(info.objective_function_value)
+        feasible = info.dual_solution_status == highspy.SolutionStatus.kSolutionStatusFeasible
+        if not (feasible and value > 0):
+            return None
+        dual = np.array(self.solver.getSolution().row_dual)
+        self.solver.clearSolver()  # the next domain does not begin here
+        weight = np.maximum(-dual[-len(self.constants) :], 0.0)
+        return Solution(value, None, None, *self._multipliers(self._back(dual), weight))
 
     def values(self, neurons: Sequence[int], deadline: float) -> Array:
         """(neurons, 2) what the program's value becomes with one more split, off or on; infinite
