@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import lzma
+import os
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -285,16 +287,65 @@ def refused(folder: Path, out: Path) -> str:
     return "\n".join(found.differences)
 
 
-def test_a_damaged_folder_stops_no_other(tmp_path: Path) -> None:
-    for name in ("a", "b", "c"):
-        write_run(tmp_path / "runs" / name, "not-both", "dice", "qll:5", 0)
-    (tmp_path / "runs/a/evaluation.json").write_text("{")
+def first_verdict(folder: Path, **values: Any) -> None:
+    path = folder / "verdicts-full.json"
+    held = json.loads(path.read_text())
+    held["verdicts"][0] |= values
+    path.write_text(json.dumps(held))
+
+
+def second_line(folder: Path, line: str) -> None:
+    path = folder / "metrics.jsonl"
+    lines = path.read_text().splitlines()
+    path.write_text("\n".join([lines[0], line, *lines[2:]]) + "\n")
+
+
+def a_folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+DAMAGE: dict[str, Callable[[Path], object]] = {
+    "torn": lambda f: (f / "evaluation.json").write_text("{"),
+    "stage": lambda f: first_verdict(f, stage=["branch"]),
+    "reason": lambda f: first_verdict(f, reason=3),
+    "nodes": lambda f: first_verdict(f, nodes="x"),
+    "no epoch": lambda f: second_line(f, "{}"),
+    "another epoch": lambda f: second_line(f, '{"epoch": 7}'),
+    "a folder for a file": lambda f: a_folder(f / "metrics.jsonl"),
+    "a long name": lambda f: f.rename(f.with_name("a" * 250)),
+}
+
+
+@pytest.mark.parametrize("case", DAMAGE)
+def test_a_damaged_folder_stops_no_other(folder: Path, tmp_path: Path, case: str) -> None:
+    runs, out = tmp_path / "runs", tmp_path / "records"
+    shutil.copytree(folder, runs / "b")
+    shutil.copytree(folder, runs / "a")
+    DAMAGE[case](runs / "a")
+    said = CliRunner().invoke(build_app(), ["record", str(runs), "--out", str(out)])
+    assert said.exit_code == 2, said.output
+    assert ": refused" in said.output and "1 new, 1 refused" in said.output
+    assert [path.name for path in out.iterdir()] == [f"b{SUFFIX}"]
+
+
+def test_a_name_that_is_not_utf8(folder: Path, tmp_path: Path) -> None:
+    name = os.fsdecode(b"run-\xff")
+    try:
+        shutil.copytree(folder, tmp_path / "runs" / name)
+    except OSError:
+        pytest.skip("names are UTF-8 here")
     out = tmp_path / "records"
-    said = CliRunner().invoke(build_app(), ["record", str(tmp_path / "runs"), "--out", str(out)])
-    assert said.exit_code == 2
-    assert "a: refused" in said.output and "evaluation.json" in said.output
-    assert "2 new, 1 refused" in said.output
-    assert sorted(path.name for path in out.iterdir()) == [f"b{SUFFIX}", f"c{SUFFIX}"]
+    said = CliRunner().invoke(
+        build_app(), ["record", str(tmp_path / "runs"), "--out", str(out), "--json", "-"]
+    )
+    assert said.exit_code in (0, 2) and "run-" in said.output
+
+
+def test_records_need_a_folder(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="need a folder"):
+        list(record_runs([folder], tmp_path / "file", replace=False))
 
 
 # --- a run that was made again ---

@@ -96,6 +96,30 @@ def test_programs_that_are_given_up_do_not_end_the_search(monkeypatch: pytest.Mo
     assert sum(solver.given_up for solver in solvers) > 20
 
 
+class Slow(GivesUp):
+    """HiGHS, every first and second run of a program stopped by its own clock."""
+
+    def clearSolver(self) -> Any:
+        raise AssertionError("what was reached so far is thrown away")
+
+    def getModelStatus(self) -> Any:
+        import highspy
+
+        late = highspy.HighsModelStatus.kTimeLimit
+        return late if self.runs % 3 else self.solver.getModelStatus()
+
+
+def test_a_program_that_is_stopped_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The solver's limit is wall time; a deadline may count the processor's."""
+    load = Relaxation._load
+    monkeypatch.setattr(Relaxation, "_load", lambda self, box: Slow(load(self, box)))
+    monkeypatch.setattr(Relaxation, "values", lambda self, at, _: np.full((len(at), 2), -np.inf))
+    (instance,) = (i for i in bench().formulas(True, 0) if i.name == "3-sat_v12_c60")
+    query = instance.query()
+    (verdict,) = BranchAndBound(choose=alone).decide([query], Budget(seconds=60, proofs=True))
+    assert verdict.status is Status.VERIFIED
+
+
 def test_the_papers_networks_are_searched_by_programs() -> None:
     network = networks.load(create("paper-mnist"), input_shape=(1, 28, 28))
     assert depth_first.fits(network.relu_form)

@@ -38,12 +38,12 @@ def record(
     for item in record_runs(runs, out, replace=replace):
         counts[item.state] = counts.get(item.state, 0) + 1
         if item.state != "same" or item.remarks:
-            typer.echo(f"{item.name}: {item.state}")
+            typer.echo(f"{printable(item.name)}: {item.state}")
         for line in (*item.differences, *item.remarks):
-            typer.echo(f"  {line}")
+            typer.echo(f"  {printable(line)}")
         found.append(
             {
-                "run": item.name,
+                "run": printable(item.name),
                 "state": item.state,
                 "differences": list(item.differences),
                 "remarks": list(item.remarks),
@@ -55,6 +55,11 @@ def record(
         raise typer.Exit(EXIT_REFUSED)
     if counts.get("differs"):
         raise typer.Exit(EXIT_DIFFERS)
+
+
+def printable(text: str) -> str:
+    """Of the name of a folder, which need not be UTF-8."""
+    return text.encode(errors="backslashreplace").decode()
 
 
 def register(app: typer.Typer) -> None:

@@ -43,6 +43,9 @@ def check_environment(where: str, values: Mapping[str, Any]) -> None:
 def check_epochs(where: str, rows: Sequence[Mapping[str, Any]]) -> None:
     """Plots and sums are made of them: numbers or words, and times that are some."""
     for number, row in enumerate(rows, start=1):
+        if row.get("epoch") != number:
+            raise _wrong(where, f"line {number} is of another epoch", f"epoch {number}",
+                         repr(row.get("epoch")), "train the run again, and record it")  # fmt: skip
         seconds = row.get("seconds")
         bad = {k: v for k, v in row.items() if not (_is_plain(v) or is_number(v))}
         if seconds is not None and not (is_finite(seconds) and seconds >= 0):

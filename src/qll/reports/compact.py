@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from qll.errors import QllError, RunError
-from qll.files import MOST_BYTES, parse_json, read_json, write_atomically
+from qll.files import MOST_BYTES, parse_json, read_json
 from qll.metrics import is_vacuous
 from qll.training.run import RunFolder
 
@@ -77,7 +77,8 @@ def folder_pieces(path: Path) -> Pieces:
     )
 
 
-def write_compact(pieces: Pieces, path: Path) -> None:
+def compacted(pieces: Pieces) -> bytes:
+    """The content of a compact record."""
     values = {
         "format": FORMAT,
         # Where the data lay is the machine's affair.
@@ -91,12 +92,21 @@ def write_compact(pieces: Pieces, path: Path) -> None:
         "network": pieces.network,
     }
     text = json.dumps(values, sort_keys=True, separators=(",", ":"))
-    write_atomically(path, lzma.compress(text.encode(), preset=9 | lzma.PRESET_EXTREME))
+    return lzma.compress(text.encode(), preset=9 | lzma.PRESET_EXTREME)
 
 
 def read_compact(path: Path) -> Pieces:
     try:
-        values = parse_json(_unpacked(path))
+        content = path.read_bytes()
+    except OSError as error:
+        raise _no_record(path, error) from error
+    return compact_pieces(content, path)
+
+
+def compact_pieces(content: bytes, path: Path) -> Pieces:
+    """What is in the record that ``path`` names, for messages alone."""
+    try:
+        values = parse_json(_unpacked(content))
         if values["format"] != FORMAT:
             raise ValueError(f"format {values['format']!r}")
         if not all(_is(values[name], kind) for name, kind in _KINDS.items()):
@@ -113,14 +123,18 @@ def read_compact(path: Path) -> Pieces:
         )
     except QllError:
         raise
-    except (OSError, lzma.LZMAError, KeyError, TypeError, ValueError, AttributeError) as error:
-        raise RunError(
-            "this is not the compact record of a run",
-            where=str(path),
-            expected=f"a file {SUFFIX} as 'qll record' writes it ({FORMAT})",
-            found=f"{type(error).__name__}: {error}",
-            fix="record the run again, or remove the file",
-        ) from error
+    except (lzma.LZMAError, KeyError, TypeError, ValueError, AttributeError) as error:
+        raise _no_record(path, error) from error
+
+
+def _no_record(path: Path, error: Exception) -> RunError:
+    return RunError(
+        "this is not the compact record of a run",
+        where=str(path),
+        expected=f"a file {SUFFIX} as 'qll record' writes it ({FORMAT})",
+        found=f"{type(error).__name__}: {error}",
+        fix="record the run again, or remove the file",
+    )
 
 
 # What may be missing; the rest has to be there.
@@ -131,10 +145,10 @@ def _is(value: Any, kind: type) -> bool:
     return value is None or isinstance(value, kind)
 
 
-def _unpacked(path: Path) -> bytes:
+def _unpacked(packed: bytes) -> bytes:
     """A few bytes of LZMA can stand for gigabytes: no more than a text may have is unpacked."""
     reader = lzma.LZMADecompressor(format=lzma.FORMAT_XZ)
-    content = reader.decompress(path.read_bytes(), max_length=MOST_BYTES)
+    content = reader.decompress(packed, max_length=MOST_BYTES)
     if not reader.eof or reader.unused_data:
         raise ValueError("a stream that is torn, too long or followed by something else")
     return content

@@ -7,10 +7,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from qll.errors import InputError, RunError
+from qll.errors import InputError, QllError, RunError
+from qll.files import write_atomically
 from qll.grid.experiment import difference
 from qll.metrics import Evaluation, Share
-from qll.reports.compact import SUFFIX, folder_pieces, write_compact
+from qll.reports.compact import SUFFIX, compact_pieces, compacted, folder_pieces
 from qll.reports.numbers import read_epsilon, same_epsilon
 from qll.reports.records import REGRESSION, Run, read_run, run_of, run_paths
 from qll.reports.verdicts import Answer, Verification
@@ -38,10 +39,18 @@ class Recorded:
 def record_runs(folders: Sequence[Path], out: Path, *, replace: bool) -> Iterator[Recorded]:
     """Every finished run in or below ``folders``, one file each in ``out``. A record that is there
     is compared, and kept unless ``replace``. A run that cannot be recorded stops no other."""
+    if out.exists() and not out.is_dir():
+        raise InputError(
+            "the records need a folder",
+            where=str(out),
+            expected="a folder, or a name that is free",
+            found="a file",
+            fix="give another --out",
+        )
     for path in _folders_of(folders):
         try:
             found = _recorded(path, out, replace=replace)
-        except (InputError, RunError) as error:
+        except (QllError, OSError, UnicodeError) as error:
             found = Recorded(path.name, "refused", tuple(str(error).splitlines()))
         yield found
 
@@ -51,16 +60,18 @@ def _recorded(path: Path, out: Path, *, replace: bool) -> Recorded:
     run = run_of(path, pieces, recorded=False)
     if run.state != "finished":
         return Recorded(run.name, "unfinished")
-    run_of(path, pieces, recorded=True)  # what cannot be read again is not written
+    content = compacted(pieces)
+    # What cannot be read again is not written.
+    run_of(path, compact_pieces(content, path), recorded=True)
     target = out / f"{run.name}{SUFFIX}"
     if not target.exists():
         out.mkdir(parents=True, exist_ok=True)
-        write_compact(pieces, target)
+        write_atomically(target, content)
         return Recorded(run.name, "new")
     held = read_run(target)
     found = tuple(differences(held, run))
     if found and replace:
-        write_compact(pieces, target)
+        write_atomically(target, content)
     state = "same" if not found else "replaced" if replace else "differs"
     return Recorded(run.name, state, found, tuple(remarks(held, run)))
 

@@ -223,8 +223,8 @@ def run_of(path: Path, pieces: Pieces, *, recorded: bool) -> Run:
     with _placed(at("config.json")):
         config = build(dict(pieces.config))
         check_settings(at("config.json"), config)
-    check_epochs(at("metrics.jsonl"), pieces.epochs)
     check_length(at("metrics.jsonl"), len(pieces.epochs), config.epochs, recorded=recorded)
+    check_epochs(at("metrics.jsonl"), pieces.epochs)
     check_environment(at("environment.json"), pieces.environment)
     evaluation = None
     if pieces.evaluation is not None:

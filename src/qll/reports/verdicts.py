@@ -114,6 +114,11 @@ def _answer(verdict: Mapping[str, Any]) -> Answer:
         raise ValueError(f"status {status!r}")
     if not is_finite(seconds) or seconds < 0:
         raise ValueError(f"a time of {seconds!r}")
+    for name in ("stage", "reason"):
+        if not isinstance(said := verdict.get(name), str | None):
+            raise ValueError(f"a {name} of {said!r}")
+    if (nodes := verdict.get("nodes")) is not None and not is_count(nodes):
+        raise ValueError(f"nodes {nodes!r}")
     return Answer(point, status, float(seconds), is_vacuous(verdict))
 
 

@@ -53,7 +53,7 @@ PRODUCT = 1024.0
 
 
 def fits(form: ReluForm) -> bool:
-    """Whether a linear program of the network is a matter of milliseconds."""
+    """Whether a domain's linear program, begun where the one before ended, takes milliseconds."""
     if not form.is_relu or len(form.layers) < 2 or not available():
         return False
     if sum(form.widths[:-1]) > MOST_COLUMNS or nonzeros(form) > MOST_ENTRIES:

@@ -130,11 +130,18 @@ class Relaxation:
 
     def solve(self, sign: NDArray[np.int8], deadline: float) -> Solution | None:
         """None where HiGHS has no answer."""
+        import highspy
+
         self.move(sign)
-        if (found := self._run(deadline)) is None and clock.now() < deadline:
+        fresh = False
+        while (found := self._run(deadline)) is None and clock.now() < deadline:
+            if self.solver.getModelStatus() == highspy.HighsModelStatus.kTimeLimit:
+                continue  # its limit is wall time, and the deadline may count the processor's
+            if fresh:
+                break
             # The basis of the domain before may lead nowhere here, and from all that follow.
             self.solver.clearSolver()
-            found = self._run(deadline)
+            fresh = True
         return found
 
     def _run(self, deadline: float) -> Solution | None:
