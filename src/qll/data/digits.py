@@ -38,6 +38,12 @@ class Published:
     std: float
 
 
+def verified_rows(count: int) -> NDArray[np.int64]:
+    """Of ``count`` test images those that the paper's verifier was asked about, in its order."""
+    order = np.random.RandomState(_VERIFIED_SEED).permutation(count)
+    return order[:_VERIFIED].astype(np.int64)
+
+
 def load_digits(
     published: Published, data_dir: Path | None, *, progress: Progress | None, checksum: bool
 ) -> DataSet:
@@ -62,7 +68,6 @@ def load_digits(
 
     train = split("train", published.train_images, published.train_labels)
     test = split("t10k", published.test_images, published.test_labels)
-    order = np.random.RandomState(_VERIFIED_SEED).permutation(len(test))
     return DataSet(
         name=published.name,
         train=train,
@@ -73,7 +78,7 @@ def load_digits(
         std=(published.std,),
         batch_size=512,
         augment=Rotation(degrees=10),
-        published=order[:_VERIFIED].astype(np.int64) if checksum else None,
+        published=verified_rows(len(test)) if checksum else None,
     )
 
 
