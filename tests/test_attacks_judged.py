@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -86,3 +87,17 @@ def test_a_rule_without_a_data_point_is_attacked_once(tmp_path: Path) -> None:
     rule.write_text("outputs 1\nforall x in ball(x0, 0.1): y[0] <= 2.5\n")
     with pytest.raises(InputError, match="speaks of data points"):
         CliRunner().invoke(build_app(), ["attack", str(rule), *options], catch_exceptions=False)
+
+
+@pytest.mark.parametrize("weights", [torch.float32, torch.float64])
+@pytest.mark.parametrize("kind", [torch.float32, torch.float64, np.float32, np.float64])
+def test_data_points_are_taken_in_the_networks_type(weights: torch.dtype, kind: Any) -> None:
+    """As verify takes them; numpy's own floats are of another type than torch's."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)).to(weights)
+    rule = qll.load("classification-robustness", epsilon=0.5)
+    rows = np.random.default_rng(0).random((6, 3))
+    x = torch.from_numpy(rows).to(kind) if isinstance(kind, torch.dtype) else rows.astype(kind)
+    labels = model(torch.from_numpy(rows).to(weights)).argmin(1)  # wrong, so that all violate it
+    found = qll.attack(rule, model, x, labels, method="pgd:2,step=0.1")
+    assert bool(found.falsified.all())

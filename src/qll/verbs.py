@@ -115,10 +115,11 @@ def attack(
     from qll.networks import load as load_network
     from qll.verify.given import declared, needs_data
 
-    def as_points(given: Tensor | NDArray[Any]) -> Tensor:
-        return torch.as_tensor(
-            given, dtype=None if isinstance(given, Tensor) else torch.get_default_dtype()
-        )
+    def as_points(given: Tensor | NDArray[Any], kind: torch.dtype) -> Tensor:
+        """A tensor that holds no floats is refused further on."""
+        points = torch.as_tensor(given)
+        floats = points.is_floating_point() or not isinstance(given, Tensor)
+        return points.to(kind) if floats else points
 
     check_property(prop)
     if x is None and not prop.is_closed:
@@ -126,10 +127,12 @@ def attack(
     search = read_attack(method)
     truth = None if labels is None else torch.as_tensor(labels)
     if isinstance(network, nn.Module):
-        points = torch.zeros(1, *declared(prop)) if x is None else as_points(x)
+        given = torch.zeros(1, *declared(prop)) if x is None else x
+        weights = {tensor.dtype for tensor in network.parameters() if tensor.is_floating_point()}
+        points = as_points(given, weights.pop() if len(weights) == 1 else torch.float32)
         return search(network, prop, points, truth, logic=logic, seed=seed, engine=engine)
     handle = network if isinstance(network, Network) else load_network(network, mean=mean, std=std)
-    points = torch.zeros(1, *handle.input_shape) if x is None else as_points(x)
+    points = torch.zeros(1, *handle.input_shape) if x is None else as_points(x, torch.float32)
     return attack_shipped(
         search, handle, prop, points, truth, logic=logic, seed=seed, engine=engine
     )
