@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from qll.cli.main import build_app
 from qll.errors import RunError
-from qll.reports.compact import SUFFIX, read_compact
+from qll.reports.compact import SUFFIX, compacted, read_compact
 from qll.reports.paper import read_paper
 from qll.reports.recording import differences, record_runs
 from qll.reports.records import Answer, Verification, read_run, read_runs
@@ -73,6 +73,28 @@ def test_times_stages_and_reasons_survive(tmp_path: Path) -> None:
     )
     assert held.verdicts["verdicts-full.json"]["verdicts"][4]["vacuous"] is True
     assert held.config.get("data_dir") is None
+
+
+def test_what_a_verdict_rests_on_survives(tmp_path: Path) -> None:
+    write_run(tmp_path / "run", "not-both", "dice", "qll:5", 0)
+    path = tmp_path / "run/verdicts-full.json"
+    values = json.loads(path.read_text())
+    said = ["confirmed by the checker", "the prover's word", None]
+    for row in values["verdicts"]:
+        row["evidence"] = said[row["point"] % 3]
+    path.write_text(json.dumps(values))
+    _record(tmp_path / "run", tmp_path / "records")
+    held = tmp_path / f"records/run{SUFFIX}"
+    whole, packed = read_run(tmp_path / "run"), read_run(held)
+    found = {v.epsilon: [a.evidence for a in v.answers] for v in packed.verifications}
+    assert found == {v.epsilon: [a.evidence for a in v.answers] for v in whole.verifications}
+    assert [said[k % 3] for k in range(100)] in found.values()
+    assert [None] * 100 in found.values()  # of the other file, which says nothing of it
+    assert compacted(read_compact(held)) == held.read_bytes()
+    # a record from before it was kept has no such column, and is the same bytes still
+    columns = json.loads(lzma.decompress(held.read_bytes()))["verdicts"]
+    assert "evidence" in columns["verdicts-full.json"]
+    assert "evidence" not in columns["verdicts-half.json"]
 
 
 def test_a_run_that_was_made_again_is_compared(tmp_path: Path) -> None:

@@ -157,6 +157,11 @@ DAMAGED: dict[str, tuple[Callable[[Values], object], str]] = {
         lambda v: verdicts(v)["parameters"].update(epsilon="x"),
         "verdicts of a",
     ),
+    "evidence of a region beyond the last": (
+        lambda v: verdicts(v).update(evidence={"the prover's word": [100]}),
+        "compact record",
+    ),
+    "evidence that is no table": (lambda v: verdicts(v).update(evidence=["x"]), "compact record"),
     "a failure of numbers": (lambda v: v.update(failure=5), "compact record"),
     "a task of numbers": (lambda v: v.update(task=5), "compact record"),
 }
@@ -309,6 +314,7 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
     "torn": lambda f: (f / "evaluation.json").write_text("{"),
     "stage": lambda f: first_verdict(f, stage=["branch"]),
     "reason": lambda f: first_verdict(f, reason=3),
+    "evidence": lambda f: first_verdict(f, evidence=True),
     "nodes": lambda f: first_verdict(f, nodes="x"),
     "no epoch": lambda f: second_line(f, "{}"),
     "another epoch": lambda f: second_line(f, '{"epoch": 7}'),

@@ -165,10 +165,12 @@ def _rows(columns: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
 
 
 def _packed(held: Mapping[str, Any]) -> dict[str, Any]:
-    """Status, stage and reason are few words used often: each is stored once, with its rows."""
+    """Status, stage, reason and evidence are few words used often: each is stored once, with its
+    rows."""
     rows = held["verdicts"]
     asked = {name: held[name] for name in _ASKED if name in held}
     points = [row["point"] for row in rows]
+    evidence = _grouped([row.get("evidence") for row in rows])
     return {
         **asked,
         "points": len(points) if points == list(range(len(points))) else points,
@@ -176,6 +178,8 @@ def _packed(held: Mapping[str, Any]) -> dict[str, Any]:
         "vacuous": [k for k, row in enumerate(rows) if is_vacuous(row)],
         "stage": _grouped([row.get("stage") for row in rows]),
         "reason": _grouped([row.get("reason") for row in rows]),
+        # Verdicts from before it was kept have none: their records stay the same bytes.
+        **({"evidence": evidence} if evidence else {}),
         "nodes": [row.get("nodes") for row in rows],
         "seconds": [_rounded(row["seconds"]) for row in rows],
     }
@@ -196,6 +200,7 @@ def _verdicts(packed: Mapping[str, Any]) -> dict[str, Any]:
         "vacuous": _marked(packed["vacuous"], count),
         "stage": _spread(packed["stage"], count),
         "reason": _spread(packed["reason"], count),
+        "evidence": _spread(packed.get("evidence", {}), count),
         "nodes": packed["nodes"],
         "seconds": packed["seconds"],
     }

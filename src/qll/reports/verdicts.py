@@ -30,6 +30,8 @@ class Answer:
     status: str
     seconds: float
     vacuous: bool = False
+    evidence: str | None = None
+    """What the verdict rests on (`qll.verify.verdict.Evidence`); None where it was not kept."""
 
 
 @dataclass(frozen=True)
@@ -114,12 +116,13 @@ def _answer(verdict: Mapping[str, Any]) -> Answer:
         raise ValueError(f"status {status!r}")
     if not is_finite(seconds) or seconds < 0:
         raise ValueError(f"a time of {seconds!r}")
-    for name in ("stage", "reason"):
+    for name in ("stage", "reason", "evidence"):
         if not isinstance(said := verdict.get(name), str | None):
             raise ValueError(f"a {name} of {said!r}")
     if (nodes := verdict.get("nodes")) is not None and not is_count(nodes):
         raise ValueError(f"nodes {nodes!r}")
-    return Answer(point, status, float(seconds), is_vacuous(verdict))
+    evidence = verdict.get("evidence")
+    return Answer(point, status, float(seconds), is_vacuous(verdict), evidence)
 
 
 # --- whether it was this run ---
