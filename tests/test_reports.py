@@ -42,7 +42,7 @@ def three_seeds(tmp_path: Path) -> Path:
         for seed, good in enumerate(accuracies):
             path = tmp_path / f"{logic[:3]}-{seed}"
             write_run(path, "not-both", "dice", logic, seed, verified=0.5 if seed else 0.6)
-            _set_share(path, "pacc", good, 100)
+            _set_share(path, "pacc", 10 * good, 1000)
     return tmp_path
 
 
@@ -122,7 +122,7 @@ def test_best_row_has_the_largest_product(tmp_path: Path) -> None:
     for logic, good, verified in (("dl2", 99, 0.30), ("qll:5", 80, 0.60), ("stl:5", 60, 0.61)):
         path = tmp_path / logic.replace(":", "")
         write_run(path, "not-both", "dice", logic, 0, verified=verified)
-        _set_share(path, "pacc", good, 100)
+        _set_share(path, "pacc", 10 * good, 1000)
     table = build_table(read_runs([tmp_path]))
     assert [row.name for row in table.best()] == ["QLL 5"]
     assert "**QLL 5**" in markdown(table, "short")
@@ -234,7 +234,7 @@ def test_ranking_names_both_orders(tmp_path: Path) -> None:
     for logic, verified, theirs in (("dl2", 0.9, 10.0), ("qll:5", 0.2, 90.0)):
         path = tmp_path / logic[:3]
         write_run(path, "not-both", "dice", logic, 0, verified=verified)
-        _set_share(path, "pacc", 90, 100)
+        _set_share(path, "pacc", 900, 1000)
         name, _, hardness = logic.partition(":")
         key = ("not-both", "dice", name, float(hardness) if hardness else None)
         published[key] = {"PAcc": Published(90, 1), "CSat": Published(theirs, 1)}

@@ -2,50 +2,26 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-import lzma
 import os
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from record_cases import DICE, STRONG, Values, edit, forged, share, verdicts
 from synthetic_runs import write_run
 from typer.testing import CliRunner
 
 from qll.cli.main import build_app
 from qll.errors import InputError, RunError
-from qll.metrics import Evaluation, Share
-from qll.reports.compact import SUFFIX, read_compact
+from qll.metrics import Share
+from qll.reports.compact import SUFFIX
 from qll.reports.page import write_report
-from qll.reports.recording import differences, record_runs, remarks
-from qll.reports.records import Run, read_run, read_runs
+from qll.reports.recording import record_runs
+from qll.reports.records import read_run, read_runs
 from qll.reports.tables import build_table
-
-PAPER = Path(__file__).parents[1] / "results/paper"
-ROBUST = f"classification-robustness-mnist-dl2-0{SUFFIX}"
-STRONG = f"strong-classification-robustness-mnist-qll5-0{SUFFIX}"
-Values = dict[str, Any]
-
-
-def forged(path: Path, change: Callable[[Values], object], *, name: str = ROBUST) -> Path:
-    """A record of the repository in which something was changed by hand."""
-    values = json.loads(lzma.decompress((PAPER / name).read_bytes()))
-    change(values)
-    path.write_bytes(lzma.compress(json.dumps(values).encode(), preset=0))
-    return path
-
-
-def verdicts(values: Values) -> Values:
-    held: Values = values["verdicts"]["verdicts.json"]
-    return held
-
-
-def share(good: float, total: int) -> Values:
-    return {"good": good, "total": total, "share": good / total}
 
 
 def cut(values: Values) -> None:
@@ -99,6 +75,34 @@ IMPOSSIBLE: dict[str, tuple[Callable[[Values], object], str]] = {
     "more vacuous images than there are": (
         lambda v: v["evaluation"]["cacc"].update(vacuous=90000),
         "different images",
+    ),
+    "pacc of other images": (
+        lambda v: v["evaluation"].update(pacc=share(999, 1000)),
+        "pacc and csec_qll are of different images",
+    ),
+    "pacc of more images": (
+        lambda v: v["evaluation"].update(pacc=share(19000, 20000)),
+        "pacc and csec_qll are of different images",
+    ),
+    "pacc of no image": (
+        lambda v: v["evaluation"].update(pacc={"good": 0, "total": 0, "share": None}),
+        "pacc and csec_qll are of different images",
+    ),
+    "pacc that holds vacuously": (
+        lambda v: v["evaluation"].update(pacc={**share(9000, 9900), "vacuous": 100}),
+        "pacc and csec_qll are of different images",
+    ),
+    "chance of other images": (
+        lambda v: v["evaluation"].update(chance=share(1, 10)),
+        "chance and csec_qll are of different images",
+    ),
+    "chance without pacc": (
+        lambda v: v["evaluation"].update(pacc=None, chance=share(1135, 10000)),
+        "chance and pacc",
+    ),
+    "missed of more regions than there are": (
+        lambda v: v["evaluation"].update(missed=share(1, 10001)),
+        "missed and csec_qll are of different images",
     ),
     "R2 above 1": (lambda v: v["evaluation"].update(r2=1.5), "r2"),
     "R2 that is a word": (lambda v: v["evaluation"].update(r2="x"), "r2"),
@@ -184,6 +188,19 @@ def test_a_record_that_was_only_copied_is_read(tmp_path: Path) -> None:
     assert [run.name for run in read_runs([tmp_path]).runs] == ["same"]
 
 
+def test_every_label_of_an_image_counts_or_the_image_itself(tmp_path: Path) -> None:
+    """68 photographs with six labels each: a prediction is right or wrong 68 or 408 times."""
+    path = tmp_path / f"dice{SUFFIX}"
+    for good, total, fits in ((60, 68, True), (400, 408, True), (400, 136, False), (60, 69, False)):
+        figures = {name: share(min(good, total), total) for name in ("pacc", "chance")}
+        forged(path, lambda v, new=figures: v["evaluation"].update(new), name=DICE)
+        if fits:
+            assert read_run(path).shares["PAcc"] == Share(good, total)
+        else:
+            with pytest.raises(RunError, match=r"pacc(.|\n)*68 images, or(.|\n)*408"):
+                read_run(path)
+
+
 def test_verdicts_at_other_parameters_than_the_judged_ones(tmp_path: Path) -> None:
     """At another epsilon they are another figure; at another delta they are of another rule."""
 
@@ -201,10 +218,6 @@ def test_verdicts_at_other_parameters_than_the_judged_ones(tmp_path: Path) -> No
 
 
 # --- folders of runs ---
-
-
-def edit(file: Path, **values: Any) -> None:
-    file.write_text(json.dumps({**json.loads(file.read_text()), **values}))
 
 
 @pytest.fixture
@@ -352,135 +365,3 @@ def test_records_need_a_folder(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="need a folder"):
         list(record_runs([folder], tmp_path / "file", replace=False))
-
-
-# --- a run that was made again ---
-
-
-@pytest.fixture
-def held() -> Run:
-    return read_run(PAPER / f"not-both-dice-qll5-0{SUFFIX}")
-
-
-def evaluated(run: Run, **figures: Any) -> Run:
-    assert isinstance(run.evaluation, Evaluation)
-    return replace(run, evaluation=replace(run.evaluation, **figures))
-
-
-def test_every_figure_is_compared(held: Run) -> None:
-    assert list(differences(held, held)) == [] == list(remarks(held, held))
-    old, new = evaluated(held, r2=0.9, rmse=1.0), evaluated(held, r2=0.1, rmse=5.0)
-    assert list(differences(old, new)) == [
-        "R2: 90 recorded, 10 now",
-        "RMSE: 1 recorded, 5 now",
-    ]
-    assert list(differences(old, evaluated(held, r2=0.9 + 1e-9, rmse=1.0))) == []
-    assert list(differences(old, held)) == [
-        "R2: 90 recorded, nothing now",
-        "RMSE: 1 recorded, nothing now",
-    ]
-    assert held.evaluation is not None
-    csat = dict(held.evaluation.csat)
-    more = {**csat, "0.5": Share(1, 2)}
-    full = evaluated(held, chance=Share(5, 10), missed=Share(1, 8), csat=more)
-    bare = evaluated(held, chance=None, missed=None)
-    assert list(differences(full, bare)) == [
-        "chance: 5 of 10 recorded, nothing now",
-        "missed: 1 of 8 recorded, nothing now",
-        "CSat at epsilon 0.5: 1 of 2 recorded, nothing now",
-    ]
-    shorter = replace(held, epochs=held.epochs[:3])
-    assert list(differences(held, shorter)) == ["epochs: 100 recorded, 3 now"]
-    # what the verdicts say too is not lost with the evaluation's CSat
-    left = evaluated(held, csat={})
-    assert list(differences(held, left)) == []
-    assert len([line for line in remarks(held, left) if "nothing now" in line]) == len(csat) == 2
-    proved = replace(held, verifications=())
-    assert [line.split(":")[0] for line in differences(proved, evaluated(proved, csat={}))] == [
-        "CSat_half",
-        "CSat",
-    ]
-
-
-def test_figures_that_older_records_have_not_are_no_difference(held: Run) -> None:
-    old = evaluated(held, chance=None, missed=None)
-    new = evaluated(held, chance=Share(5, 10), missed=Share(1, 8))
-    assert list(differences(old, new)) == []
-    assert list(remarks(old, new)) == [
-        "chance: 5 of 10 now, of which the record says nothing",
-        "missed: 1 of 8 now, of which the record says nothing",
-    ]
-
-
-def test_every_region_is_compared(held: Run) -> None:
-    own = held.verifications[0]
-    third = replace(own, epsilon=0.001)
-    more = replace(held, verifications=(*held.verifications, third))
-    assert list(differences(more, held)) == ["at epsilon 0.001: 68 regions recorded, none now"]
-    assert list(differences(held, more)) == ["at epsilon 0.001: no region recorded, 68 now"]
-
-    def of(**changes: Any) -> Run:
-        first = replace(own, **changes)
-        return replace(held, verifications=(first, *held.verifications[1:]))
-
-    answers = own.answers
-    shifted = tuple(replace(a, index=a.index + 66) for a in answers)
-    (line,) = differences(held, of(answers=shifted))
-    assert f"region 0 {answers[0].status}, now not asked" in line and "more" in line
-    line = list(differences(held, of(answers=(*answers, replace(answers[0], index=90)))))[-1]
-    assert f"region 90 not asked, now {answers[0].status}" in line
-    assert own.epsilon is not None
-    other = {"verified": "unknown", "falsified": "unknown", "unknown": "verified"}
-    turned = (replace(answers[0], status=other[answers[0].status]), *answers[1:])
-    rounded = of(epsilon=own.epsilon * (1 + 1e-9), answers=turned)
-    assert any("region 0" in line for line in differences(held, rounded))
-
-
-def test_another_network_is_said_and_is_no_difference(folder: Path, tmp_path: Path) -> None:
-    """The last bits of a training depend on the machine."""
-    out = tmp_path / "records"
-    assert [item.state for item in record_runs([folder], out, replace=False)] == ["new"]
-    again = CliRunner().invoke(build_app(), ["record", str(folder), "--out", str(out)])
-    assert again.exit_code == 0 and again.output == "1 same\n"
-    (folder / "model.onnx").write_bytes(b"other bits")
-    digest = hashlib.sha256(b"other bits").hexdigest()
-    for file in folder.glob("verdicts-*.json"):
-        edit(file, network_sha256=digest)
-    answer = tmp_path / "answer.json"
-    again = CliRunner().invoke(
-        build_app(), ["record", str(folder), "--out", str(out), "--json", str(answer)]
-    )
-    assert again.exit_code == 0 and "1 same" in again.output
-    assert f"another network: {digest[:12]}" in again.output
-    (item,) = json.loads(answer.read_text())["runs"]
-    assert item["differences"] == [] and len(item["remarks"]) == 1
-    assert read_compact(out / f"run{SUFFIX}").network != digest
-
-
-# --- what is given to the commands ---
-
-
-def test_nothing_to_record_is_an_error(tmp_path: Path, folder: Path) -> None:
-    (tmp_path / "empty").mkdir()
-    for given, reason in (
-        (tmp_path / "empty", "there is no run to record"),
-        (PAPER, "records already"),
-        (PAPER / ROBUST, "records already"),
-    ):
-        result = CliRunner().invoke(
-            build_app(), ["record", str(given), "--out", str(tmp_path / "x")]
-        )
-        assert isinstance(result.exception, InputError), result.output
-        assert reason in str(result.exception) and str(given) in str(result.exception)
-    # records beside runs are passed over
-    assert len(list(record_runs([folder, PAPER], tmp_path / "x", replace=False))) == 1
-
-
-def test_a_report_of_one_record(tmp_path: Path) -> None:
-    command = ["report", str(PAPER / ROBUST), "--out", str(tmp_path / "out")]
-    result = CliRunner().invoke(build_app(), command)
-    assert result.exit_code == 0, result.output
-    assert "DL2" in (tmp_path / "out/table-long.md").read_text()
-    (tmp_path / "notes.txt").write_text("")
-    with pytest.raises(RunError, match=rf"a folder.*{SUFFIX}"):
-        read_runs([tmp_path / "notes.txt"])

@@ -4,7 +4,7 @@ change the others that say the same."""
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from qll.errors import RunError
@@ -107,19 +107,45 @@ def _is_share(said: Mapping[str, Any]) -> bool:
     return good <= total and is_finite(value) and math.isclose(value, good / total, rel_tol=1e-9)
 
 
-def check_images(where: str, evaluation: Evaluation, samples: int) -> None:
-    """CSec looks at every image once, CAcc at ``samples`` points around each."""
+def check_images(
+    where: str, evaluation: Evaluation, samples: int, outputs: Iterable[int | None] = ()
+) -> None:
+    """CSec looks at every image once, CAcc at ``samples`` points around each. PAcc and chance count
+    images, or all labels of each, which are as many as the ``outputs`` where some rule says it."""
     images = evaluation.csec_qll.with_vacuous.total
     counted = {"cacc": (evaluation.cacc, samples), "csec_self": (evaluation.csec_self, 1)}
     for name, (share, times) in counted.items():
         if share is not None and share.with_vacuous.total != times * images:
-            raise _wrong(
-                where,
-                f"{name} and csec_qll are of different images",
-                f"{times * images} points, of {images} images",
-                str(share.with_vacuous.total),
-                _AGAIN,
-            )
+            raise _other_images(where, name, f"{times * images} points, of {images} images", share)
+    declared = {count for count in outputs if count is not None}
+    for name, share in (("pacc", evaluation.pacc), ("chance", evaluation.chance)):
+        if share is not None and not _counts(share, images, declared):
+            several = min(declared, default=None)
+            labels = "a whole number for each image" if several is None else several * images
+            wanted = f"{images} images, or of several labels for an image {labels}"
+            raise _other_images(where, name, wanted, share)
+    pacc, chance, missed = evaluation.pacc, evaluation.chance, evaluation.missed
+    if chance is not None and (pacc is None or chance.total != pacc.total):
+        wanted = "none, as there is no pacc" if pacc is None else f"{pacc.total}, as of pacc"
+        raise _wrong(where, "chance and pacc are of different images", wanted, str(chance.total),
+                     _AGAIN)  # fmt: skip
+    left = evaluation.csec_qll.total
+    if missed is not None and missed.with_vacuous.total > left:
+        raise _other_images(where, "missed", f"at most {left} regions, of which csec_qll speaks",
+                            missed)  # fmt: skip
+
+
+def _counts(share: Share, images: int, declared: set[int]) -> bool:
+    """Whether each image was counted once, or once for each of its labels."""
+    if share.vacuous or not images:  # what is predicted is right or wrong
+        return not share.vacuous and not share.total
+    times, rest = divmod(share.total, images)
+    return not rest and times > 0 and (times == 1 or not declared or times in declared)
+
+
+def _other_images(where: str, name: str, expected: str, found: Share) -> RunError:
+    what = f"{name} and csec_qll are of different images"
+    return _wrong(where, what, expected, str(found.with_vacuous.total), _AGAIN)
 
 
 def check_proved(

@@ -246,7 +246,8 @@ def run_of(path: Path, pieces: Pieces, *, recorded: bool) -> Run:
         for name, values in pieces.verdicts.items()
     )
     if evaluation is not None:
-        check_images(at("evaluation.json"), evaluation, config.samples)
+        outputs = [verification.outputs for verification in verifications]
+        check_images(at("evaluation.json"), evaluation, config.samples, outputs)
         check_proved(at("evaluation.json"), evaluation, verifications, recorded=recorded)
     return Run(
         path=path,

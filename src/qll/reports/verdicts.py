@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,8 @@ class Verification:
 
     epsilon: float | None
     answers: tuple[Answer, ...]
+    outputs: int | None = None
+    """Of the network, where the text of the rule says how many."""
 
     def share(self, status: str) -> Share:
         """Of the regions of which the property says something."""
@@ -65,7 +67,7 @@ def read_verification(
     that its verdicts have to say everything that was asked."""
     _check_subject(where, values, config, network, recorded=recorded)
     found = _read(where, values, config)
-    _check_question(where, values, config, recorded=recorded)
+    asked = _check_question(where, values, config, recorded=recorded)
     count = values.get("count", len(found.answers))
     if count != len(found.answers):
         raise RunError(
@@ -75,7 +77,7 @@ def read_verification(
             found=str(len(found.answers)),
             fix=_AGAIN,
         )
-    return found
+    return found if asked is None else replace(found, outputs=asked.outputs)
 
 
 def _read(where: str, values: Mapping[str, Any], config: TrainConfig) -> Verification:
@@ -163,9 +165,9 @@ def _check_subject(
 
 def _check_question(
     where: str, values: Mapping[str, Any], config: TrainConfig, *, recorded: bool
-) -> None:
+) -> Specification | None:
     """The rule of the run with the parameters that it is judged at, but for epsilon: verdicts at
-    another one are another figure."""
+    another one are another figure. What was asked is given back, where the text is kept."""
     missing = [name for name in ("text", "count") if name not in values]
     if recorded and missing:
         raise RunError(
@@ -177,9 +179,10 @@ def _check_question(
         )
     judged = config.parameters if config.judged is None else config.judged
     asked: dict[str, float] = dict(values["parameters"])
+    spec = None
     if "text" in values:
-        asked, own = _asked_rule(where, values, config)
-        judged = own | judged
+        spec, own = _asked_rule(where, values, config)
+        asked, judged = _values(spec), own | judged
     for name, value in asked.items():
         wanted = judged.get(name, value)
         if name != "epsilon" and not math.isclose(wanted, value, rel_tol=1e-6, abs_tol=1e-12):
@@ -190,14 +193,15 @@ def _check_question(
                 found=f"{value:g}",
                 fix=f"verify with --set {name}={wanted:g}, or remove the file",
             )
+    return spec
 
 
 def _asked_rule(
     where: str, values: Mapping[str, Any], config: TrainConfig
-) -> tuple[dict[str, float], dict[str, float]]:
-    """The parameters in the text, and those of the run's own property, which says the same but for
-    them. The latter are none if it cannot be read: a file that has moved since, or names that only
-    a table has. Then the text is all there is, and only has to be at its own parameters."""
+) -> tuple[Specification, dict[str, float]]:
+    """The rule of the text, and the parameters of the run's own property, which says the same but
+    for them. The latter are none if it cannot be read: a file that has moved since, or names that
+    only a table has. Then the text is all there is, and only has to be at its own parameters."""
     text, asked = values["text"], values["parameters"]
     wanted, said = f"the rule '{config.property}'", "a text that cannot be read"
     try:
@@ -209,7 +213,7 @@ def _asked_rule(
         raise _another_rule(where, wanted, said) from error
     if said != wanted:
         raise _another_rule(where, wanted, said)
-    return _values(spec), {} if prop is None else _values(prop.specification)
+    return spec, {} if prop is None else _values(prop.specification)
 
 
 def _values(spec: Specification) -> dict[str, float]:
