@@ -176,7 +176,7 @@ def test_the_records_of_the_repository_are_what_its_pages_say(
     assert page == findings.filled(page, made), "run bench/findings.py --write docs/findings.md"
     fronts = bench("fronts", monkeypatch)
     page = (ROOT / "docs/fronts.md").read_text(encoding="utf-8")
-    text = fronts.table(fronts.points_of([ROOT / name for name in fronts.RECORDS]))
+    text = fronts.part(fronts.points_of([ROOT / name for name in fronts.RECORDS]))
     assert page == fronts.replaced(page, text), "run bench/fronts.py --write docs/fronts.md"
 
 
