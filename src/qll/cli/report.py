@@ -25,6 +25,7 @@ def report(
 
     Example: qll report runs --out report --paper results.json
     """
+    from qll.cli.record import printable
     from qll.reports.page import write_report
     from qll.reports.paper import read_paper
     from qll.reports.records import read_runs
@@ -32,10 +33,10 @@ def report(
     published = None if paper is None else read_paper(paper)
     records = read_runs(runs)
     for item in records.left_out:
-        typer.echo(f"left out: {item.path}: {item.reason}", err=True)
+        typer.echo(printable(f"left out: {item.path}: {item.reason}"), err=True)
     written = write_report(records, out, paper=published, title=title)
     for path in written:
-        typer.echo(path)
+        typer.echo(printable(str(path)))
     left = [{"path": str(item.path), "reason": item.reason} for item in records.left_out]
     store(json_path, {"files": [str(path) for path in written], "left_out": left})
 

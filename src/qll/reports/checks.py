@@ -18,6 +18,28 @@ _SHARES = ("pacc", "cacc", "csec_self", "csec_qll", "chance", "missed")
 _AGAIN = "run qll evaluate again"
 
 
+def check_texts(where: str, value: Any) -> None:
+    """Half a character, as JSON's escapes can write one, can be put into no page and no table."""
+    left = [value]
+    while left:
+        held = left.pop()
+        if isinstance(held, str) and not _is_whole(held):
+            raise _wrong(where, "a text has half a character", "characters of Unicode",
+                         ascii(held[:60]), "remove it from the text, or the run")  # fmt: skip
+        if isinstance(held, Mapping):
+            left += [*held.keys(), *held.values()]
+        elif isinstance(held, list | tuple):
+            left += held
+
+
+def _is_whole(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def check_settings(where: str, config: TrainConfig) -> None:
     """Those that tables and pages look up, beyond what makes a configuration."""
     if not config.is_baseline:

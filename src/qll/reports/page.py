@@ -25,6 +25,7 @@ from qll.reports.table_text import (
     csv_text,
     departure_mark,
     epsilon_text,
+    left_out_markdown,
     markdown,
     metric_of,
     stat_text,
@@ -54,13 +55,16 @@ def write_report(
     """``index.html`` and the tables as Markdown, CSV and LaTeX, in ``out``."""
     table = build_table(records, paper)
     files = {"index.html": render_page(records, table, title=title)}
+    left_out = left_out_markdown((str(item.path), item.reason) for item in records.left_out)
     for layout in LAYOUTS:
-        files[f"table-{layout}.md"] = markdown(table, layout)
+        files[f"table-{layout}.md"] = markdown(table, layout) + left_out
         files[f"table-{layout}.tex"] = latex(table, layout)
     files["table.csv"] = csv_text(table)
     if table.paper:
         files["comparison.md"] = comparison_markdown(table)
-    return [write(out / name, text.encode()) for name, text in files.items()]
+    # The names of folders need not be UTF-8.
+    contents = {name: text.encode(errors="backslashreplace") for name, text in files.items()}
+    return [write(out / name, content) for name, content in contents.items()]
 
 
 def render_page(records: Records, table: Table, *, title: str) -> str:
@@ -267,7 +271,7 @@ def _gallery(table: Table) -> tuple[list[dict[str, Any]], dict[Path, int], list[
             try:
                 found, count = read_witnesses(run, room)
             except QllError as error:
-                unread.append(LeftOut(run.path, str(error).replace("\n", " ")))
+                unread.append(LeftOut.of(run.path, error))
                 continue
             recorded[run.path] = count
             room -= len(found)

@@ -14,17 +14,15 @@ network and the counterexamples. What cannot be true together is refused (``qll.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from qll.errors import QllError, RunError
 from qll.grid.experiment import experiment
-from qll.logics.base import Logic
-from qll.metrics import Evaluation, Share
+from qll.metrics import Evaluation
 from qll.reports.checks import (
     check_environment,
     check_epochs,
@@ -33,11 +31,13 @@ from qll.reports.checks import (
     check_length,
     check_proved,
     check_settings,
+    check_texts,
 )
 from qll.reports.compact import SUFFIX, Pieces, folder_pieces, read_compact
-from qll.reports.numbers import read_epsilon, same_epsilon
+from qll.reports.differences import differences
+from qll.reports.run import METRICS, REGRESSION, Run
 from qll.reports.verdicts import Answer, Verification, read_verification
-from qll.training.config import TrainConfig, build
+from qll.training.config import build
 
 __all__ = [
     "METRICS",
@@ -53,115 +53,7 @@ __all__ = [
     "run_paths",
 ]
 
-METRICS = (
-    "PAcc",
-    "CAcc",
-    "CSec_self",
-    "CSec_qll",
-    "CSat_half",
-    "unknown_half",
-    "CSat",
-    "unknown",
-)
-# Of regressions, in place of PAcc: the share of the variance that is explained, in percent, and the
-# root of the mean squared error in the units of the target.
-REGRESSION = ("R2", "RMSE")
 _MOST_DEPTH = 6  # folders below the one that was given
-
-
-@dataclass(frozen=True, eq=False)
-class Run:
-    """One run, as far as its records go."""
-
-    path: Path
-    config: TrainConfig
-    epochs: tuple[Mapping[str, Any], ...]
-    evaluation: Evaluation | None
-    verifications: tuple[Verification, ...]
-    environment: Mapping[str, Any]
-    failure: str | None
-    network: str | None = None
-    """The SHA-256 of its file."""
-
-    @property
-    def name(self) -> str:
-        return self.path.name.removesuffix(SUFFIX)
-
-    @property
-    def logic(self) -> Logic | None:
-        return self.config.record()
-
-    @property
-    def epsilon(self) -> float | None:
-        """What it is judged at."""
-        judged = self.config.parameters if self.config.judged is None else self.config.judged
-        return judged.get("epsilon")
-
-    @property
-    def state(self) -> str:
-        if self.failure is not None:
-            return "failed"
-        # 'qll evaluate' writes figures of an interrupted run too: they are not the run's.
-        whole = self.evaluation is not None and len(self.epochs) >= self.config.epochs
-        return "finished" if whole else "unfinished"
-
-    @property
-    def seconds(self) -> float:
-        """Training time: the sum over the epochs."""
-        return sum(float(row.get("seconds") or 0.0) for row in self.epochs)
-
-    @cached_property
-    def shares(self) -> Mapping[str, Share | None]:
-        """The metrics as they are recorded; None where there is no record."""
-        found: dict[str, Share | None] = dict.fromkeys(METRICS)
-        if self.evaluation is not None:
-            held = self.evaluation
-            found["PAcc"] = held.pacc
-            found["CAcc"] = held.cacc
-            found["CSec_self"] = held.csec_self
-            found["CSec_qll"] = held.csec_qll
-        half = None if self.epsilon is None else self.epsilon / 2
-        for suffix, epsilon in (("", self.epsilon), ("_half", half)):
-            if not suffix or epsilon is not None:
-                found[f"CSat{suffix}"], found[f"unknown{suffix}"] = self._proved(epsilon)
-        return found
-
-    @cached_property
-    def figures(self) -> Mapping[str, float | None]:
-        """The metrics in percent, of the data points of which the property says something; of a
-        regression R2 in percent and RMSE."""
-        found = {metric: _percent(share) for metric, share in self.shares.items()}
-        held = self.evaluation
-        r2, rmse = (None, None) if held is None else (held.r2, held.rmse)
-        return {**found, "R2": None if r2 is None else 100 * r2, "RMSE": rmse}
-
-    @cached_property
-    def published(self) -> Mapping[str, float | None]:
-        """The same as the paper counts: what holds vacuously is satisfied."""
-        found = {}
-        for metric, share in self.shares.items():
-            whole = None if share is None else share.with_vacuous
-            if whole is not None and metric.startswith("unknown"):
-                proved = self.shares[metric.replace("unknown", "CSat")]
-                more = 0 if proved is None else proved.vacuous
-                whole = Share(whole.good, whole.total + more)
-            found[metric] = _percent(whole)
-        return found
-
-    @property
-    def chance(self) -> float | None:
-        """PAcc of the best constant answer, in percent; None in old records."""
-        return None if self.evaluation is None else _percent(self.evaluation.chance)
-
-    def _proved(self, epsilon: float | None) -> tuple[Share | None, Share | None]:
-        for verification in self.verifications:
-            if same_epsilon(verification.epsilon, epsilon):
-                return verification.share("verified"), verification.share("unknown")
-        if self.evaluation is not None and epsilon is not None:
-            for text, share in self.evaluation.csat.items():
-                if same_epsilon(read_epsilon(text), epsilon):
-                    return share, None
-        return None, None
 
 
 @dataclass(frozen=True)
@@ -170,6 +62,12 @@ class LeftOut:
 
     path: Path
     reason: str
+
+    @classmethod
+    def of(cls, path: Path, error: QllError) -> LeftOut:
+        """In one line; of the place only what is below ``path``, which is named beside it."""
+        below = (error.where or "").removeprefix(str(path)).lstrip("/\\:")
+        return cls(path, str(error.at(below)).replace("\n", " "))
 
 
 @dataclass(frozen=True)
@@ -183,7 +81,8 @@ _OF_A_CYCLE = "a round of qll cycle, whose figures are in cycle.json and curve.p
 
 def read_runs(folders: Sequence[Path]) -> Records:
     """Every run in or below ``folders``. A damaged one is left out by name, and does not stop the
-    others; of two runs with one configuration and seed, the later one counts."""
+    others; of two runs with one configuration and seed the later one counts, and neither where they
+    are equally late and say different things."""
     runs: list[Run] = []
     left_out: list[LeftOut] = []
     for path in run_paths(folders):
@@ -193,17 +92,18 @@ def read_runs(folders: Sequence[Path]) -> Records:
         try:
             runs.append(read_run(path))
         except QllError as error:
-            left_out.append(LeftOut(path, str(error).replace("\n", " ")))
-    if not runs:
+            left_out.append(LeftOut.of(path, error))
+    kept, doubled = _latest(runs)
+    left_out += doubled
+    if not kept:
         raise RunError(
             "there is no run to report",
             where=", ".join(str(folder) for folder in folders),
             expected="folders with config.json, as 'qll train --out' makes them, or records",
-            found="; ".join(item.reason for item in left_out) or "none",
+            found="; ".join(f"{i.path}: {i.reason.removesuffix('.')}" for i in left_out) or "none",
             fix="give the folder of a run, or the one that holds several",
         )
-    kept, doubled = _latest(runs)
-    return Records(tuple(kept), (*left_out, *doubled))
+    return Records(tuple(kept), tuple(left_out))
 
 
 def read_run(path: Path) -> Run:
@@ -220,6 +120,8 @@ def run_of(path: Path, pieces: Pieces, *, recorded: bool) -> Run:
     def at(name: str) -> str:
         return str(path) if recorded else str(path / name)
 
+    for name, held in _written(pieces).items():
+        check_texts(at(name), held)
     with _placed(at("config.json")):
         config = build(dict(pieces.config))
         check_settings(at("config.json"), config)
@@ -259,6 +161,20 @@ def run_of(path: Path, pieces: Pieces, *, recorded: bool) -> Run:
         failure=pieces.failure,
         network=pieces.network,
     )
+
+
+def _written(pieces: Pieces) -> dict[str, Any]:
+    """All that can hold words which pages show. Where the data lay is the machine's affair."""
+    asked = [{**held, "verdicts": None} for held in pieces.verdicts.values()]
+    return {
+        "config.json": {k: v for k, v in pieces.config.items() if k != "data_dir"},
+        "metrics.jsonl": pieces.epochs,
+        "environment.json": pieces.environment,
+        "evaluation.json": pieces.evaluation,
+        "task.json": pieces.task,
+        "failure.json": pieces.failure,
+        "verdicts.json": [*pieces.verdicts, *asked],
+    }
 
 
 @contextmanager
@@ -302,23 +218,41 @@ def _walk(folder: Path, depth: int) -> Iterable[Path]:
 
 
 def _latest(runs: list[Run]) -> tuple[list[Run], list[LeftOut]]:
-    held: dict[str, Run] = {}
-    left_out = []
+    groups: dict[str, list[Run]] = {}
     for run in runs:
         key = f"{sorted(experiment(run.config).items(), key=str)} {run.config.seed}"
-        other = held.get(key)
-        if other is not None:
-            old, new = sorted((run, other), key=_recency)
-            reason = f"the same configuration and seed as {new.path}, which is newer or further"
-            left_out.append(LeftOut(old.path, reason))
-            run = new
-        held[key] = run
-    return list(held.values()), left_out
+        groups.setdefault(key, []).append(run)
+    kept, left_out = [], []
+    for group in groups.values():
+        found, left = _latest_of(group)
+        kept += found
+        left_out += left
+    return kept, left_out
+
+
+def _latest_of(group: list[Run]) -> tuple[list[Run], list[LeftOut]]:
+    """Of runs with one configuration and seed: the first that is as late as any, if all of these
+    say the same. Which of them to believe where they do not is not for a report to choose."""
+    latest = max(map(_recency, group))
+    first, *others = [run for run in group if _recency(run) == latest]
+    reason = f"the same configuration and seed as {first.path}, which is newer or further"
+    left_out = [LeftOut(run.path, reason) for run in group if _recency(run) != latest]
+    unlike = {run.path: found for run in others if (found := list(differences(first, run)))}
+    for run in others:
+        said = f"the same configuration, seed and start as {first.path}"
+        if run.path in unlike:
+            more = "; ".join(unlike[run.path])
+            said += f", and not the same figures, so that neither counts: {more}"
+            said += " (recorded there, now here); remove the one that is not to count"
+        else:
+            said += ", and the same figures: it counts once"
+        left_out.append(LeftOut(run.path, said))
+    if not unlike:
+        return [first], left_out
+    said = f"the same configuration, seed and start as {next(iter(unlike))}, and not the same "
+    left_out.append(LeftOut(first.path, f"{said}figures, so that neither counts: see there"))
+    return [], left_out
 
 
 def _recency(run: Run) -> tuple[bool, int, str]:
     return (run.state == "finished", len(run.epochs), str(run.environment.get("started", "")))
-
-
-def _percent(share: Share | None) -> float | None:
-    return None if share is None or not share.total else 100 * share.value

@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import io
 import math
+import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -194,6 +196,17 @@ def comparison_markdown(table: Table) -> str:
             lines.append(f"| {ranking.experiment} | {theirs} | {ours} | {tau} | {clear} |")
         lines += ["", f"{RANKING_NOTE}"]
     return "\n".join(lines) + "\n"
+
+
+def left_out_markdown(items: Iterable[tuple[str, str]]) -> str:
+    """What was given and is in no table: paths, and why. Both come from files: nothing in them is
+    taken for markup."""
+    lines = [f"- {_plain(path)}: {_plain(reason)}" for path, reason in items]
+    return "\n".join(["", f"Left out ({len(lines)}):", "", *lines, ""]) if lines else ""
+
+
+def _plain(text: str) -> str:
+    return re.sub(r"([\\`*_\[\]<>&|~#$])", r"\\\1", " ".join(text.split()))
 
 
 # --- CSV ---
