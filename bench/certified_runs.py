@@ -121,8 +121,8 @@ def table(rows: Sequence[dict[str, Any]], paper: dict[tuple[str, str], tuple[flo
             f"{held:,}",
             str(len(found)),
             spread([r["pacc"] for r in found]),
-            spread([r["csat"] for r in found]),
-            " and ".join(f"{regions:,}" for regions in sorted({r["regions"] for r in found})),
+            "; ".join(spread([r["csat"] for r in held]) for held in alike(found).values()),
+            "; ".join(f"{regions:,}" for regions in alike(found)),
             str(sum(r["unknown"] for r in found)),
             spread([r["csec"] for r in found]),
             "" if best is None else f"{best[0]:.1f} / {best[1]:.1f}",
@@ -130,6 +130,12 @@ def table(rows: Sequence[dict[str, Any]], paper: dict[tuple[str, str], tuple[flo
         ]
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
+
+
+def alike(rows: Sequence[dict[str, Any]]) -> dict[int, list[dict[str, Any]]]:
+    """By how many regions were asked about: figures of different ones are not averaged."""
+    sizes = sorted({row["regions"] for row in rows})
+    return {size: [row for row in rows if row["regions"] == size] for size in sizes}
 
 
 def spread(values: list[float]) -> str:
