@@ -11,6 +11,7 @@ from qll.cli.answers import JsonFile, fail, store
 
 if TYPE_CHECKING:
     from qll.zoo.check import Checked
+    from qll.zoo.shelf import ProvedNetwork
 
 EXIT_NOT_CONFIRMED = 12
 app = typer.Typer(
@@ -91,10 +92,12 @@ def check(
         Path | None,
         typer.Option(help="The data files: compares points, labels and accuracy with them too."),
     ] = None,
+    folder: Folder = None,
     out: JsonFile = None,
 ) -> None:
     """Check the certificates of a network, and prove some of its regions again; with the data, of
-    all its regions. Exit code 0: what can be seen here is as its card says, 12: something is not.
+    all its regions. Exit code 0: what can be seen here is as its card says, 12: something is not,
+    2: a file of it is damaged, or wrong use.
 
     Example: qll zoo check mnist-robust --sample 10
     """
@@ -103,9 +106,11 @@ def check(
 
     from qll.zoo.against import load_named, require_data_points
     from qll.zoo.check import check as check_network
+    from qll.zoo.check import require_seconds
     from qll.zoo.shelf import zoo
 
-    entry = zoo(name, folder=context.obj)
+    require_seconds(timeout)
+    entry = zoo(name, folder=folder or context.obj)
     data = None
     if data_dir is not None:
         require_data_points(entry)
@@ -128,6 +133,8 @@ def check(
             f"compared with the {len(data.test):,} test images of {entry.card.data} in {data_dir}: "
             "points, labels, accuracy"
         )
+    if found.listed and data is None and not entry.property.is_closed:
+        typer.echo(_unseen(entry))
     if found.seen < found.listed:
         typer.echo(_trusted(found, sampled=data is not None))
     for line in found.failures:
@@ -153,6 +160,7 @@ def add(
         list[str] | None,
         typer.Option(help="A command that made it, in order; default: the run's qll train."),
     ] = None,
+    folder: Folder = None,
     out: JsonFile = None,
 ) -> None:
     """Put a trained and proved run, or the network of a cycle, into the zoo.
@@ -162,7 +170,7 @@ def add(
     from qll.zoo.adding import add as add_network
     from qll.zoo.shelf import zoo_folder
 
-    place = zoo_folder(context.obj)
+    place = zoo_folder(folder or context.obj)
     add_network(
         name,
         run,
@@ -176,6 +184,16 @@ def add(
     )
     typer.echo(place / name)
     store(out, {"name": name, "folder": str(place / name)})
+
+
+def _unseen(entry: ProvedNetwork) -> str:
+    """What only the data can show."""
+    from qll.data.base import data_sets
+
+    text = "the accuracy, and that the points are of the test data, are the card's word here"
+    if entry.card.data not in data_sets:
+        return text
+    return f"{text}: --data-dir with the files of {entry.card.data} compares them"
 
 
 def _trusted(found: Checked, *, sampled: bool) -> str:

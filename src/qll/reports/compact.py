@@ -147,7 +147,7 @@ def _is(value: Any, kind: type) -> bool:
 
 def _unpacked(packed: bytes) -> bytes:
     """A few bytes of LZMA can stand for gigabytes: no more than a text may have is unpacked."""
-    reader = lzma.LZMADecompressor(format=lzma.FORMAT_XZ)
+    reader = lzma.LZMADecompressor(format=lzma.FORMAT_XZ, memlimit=MOST_BYTES)
     content = reader.decompress(packed, max_length=MOST_BYTES)
     if not reader.eof or reader.unused_data:
         raise ValueError("a stream that is torn, too long or followed by something else")

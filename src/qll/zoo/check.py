@@ -17,11 +17,21 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from qll.audit import Expected, audit, read_claim
+from qll.audit import Expected, audit
+from qll.errors import InputError
 from qll.formula.question import canonical
 from qll.property import Property
 from qll.zoo.against import compare_data, require_data_points
-from qll.zoo.archive import CLAIM, SUFFIX, damaged, read_hashes, read_network, unpack
+from qll.zoo.archive import (
+    CLAIM,
+    POINTS,
+    SUFFIX,
+    claim_of,
+    damaged,
+    read_hashes,
+    read_network,
+    unpack,
+)
 from qll.zoo.shelf import ProvedNetwork
 
 if TYPE_CHECKING:
@@ -60,6 +70,7 @@ def check(
     names, points, labels and accuracy are compared with the test set, and the sample is of all
     regions. ``timeout`` is for each of them; without one it is the card's, within reason. A region
     that is listed as decided and cannot be decided here is a failure."""
+    require_seconds(timeout)
     if data is not None:
         require_data_points(entry)
     found = Checked()
@@ -89,6 +100,17 @@ def check(
         points = _data(entry, expected, rows) if data is None else data.test.batch(np.array(rows))
         _prove_again(entry, points, {row: decided[row] for row in rows}, timeout, found)
     return found
+
+
+def require_seconds(timeout: float | None) -> None:
+    """None stands for the card's; no other value does."""
+    if timeout is not None and not timeout > 0:  # NaN is not, either
+        raise InputError(
+            "the time-out is not positive",
+            expected="seconds > 0",
+            found=f"{timeout:g}",
+            fix="pass --timeout 10 (timeout=10 in Python), or leave it out",
+        )
 
 
 def _compare_rule(entry: ProvedNetwork, listed: dict[int, tuple[str, str]], found: Checked) -> None:
@@ -137,11 +159,17 @@ def _expected(entry: ProvedNetwork, place: Path) -> Expected:
     text = canonical(prop.specification, parameters_of(prop))
     if prop.is_closed:
         return Expected(text, network, np.zeros((1, 0)))
-    held = read_claim(place / CLAIM)
+    held = claim_of(entry, place)
     if held.points.shape[1] != entry.network.input_size:  # no numbers at all: every point would do
         error = ValueError(f"points of {held.points.shape[1]} numbers")
         wanted = f"points of {entry.network.input_size} numbers"
-        raise damaged(entry.certificates, wanted, error)
+        raise damaged(f"{entry.certificates}: {POINTS}", wanted, error)
+    outputs = entry.network.output_size
+    beyond = {label for row in held.labels or () for label in row if not 0 <= label < outputs}
+    if beyond:
+        error = ValueError(f"the label {min(beyond)}")
+        wanted = f"labels of {outputs} outputs, counted from 0"
+        raise damaged(f"{entry.certificates}: {CLAIM}", wanted, error)
     return Expected(text, network, held.points, held.labels)
 
 
@@ -257,7 +285,8 @@ def _prove_again(
 ) -> None:
     from qll.verify.api import verify
 
-    seconds = timeout or min(max(entry.card.timeout, LEAST_SECONDS), MOST_SECONDS)
+    usual = min(max(entry.card.timeout, LEAST_SECONDS), MOST_SECONDS)
+    seconds = usual if timeout is None else timeout
     verdicts = verify(entry.property, entry.onnx, *points, timeout=seconds, certified=True)
     for (row, status), verdict in zip(rows.items(), verdicts, strict=True):
         found.proved[verdict.status] = found.proved.get(verdict.status, 0) + 1
