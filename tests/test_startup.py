@@ -93,8 +93,9 @@ def test_an_easy_query_needs_neither_torch_nor_kernels(
     assert not {"torch", "numba", "scipy"} & heavy
 
 
-def test_the_package_runs_as_a_module() -> None:
+@pytest.mark.parametrize("module", ["qll", "qll.cli.main"])
+def test_the_package_runs_as_a_module(module: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "qll", "--version"], capture_output=True, text=True, check=True
+        [sys.executable, "-m", module, "--version"], capture_output=True, text=True, check=True
     )
     assert done.stdout.strip()[0].isdigit()

@@ -91,3 +91,7 @@ def run() -> None:
     except ReaderGoneError:
         turn_off()
         sys.exit(EXIT_PIPE)
+
+
+if __name__ == "__main__":  # 'python -m qll.cli.main', as debuggers and profilers start programs
+    run()
