@@ -127,6 +127,27 @@ def test_another_network_is_said_and_is_no_difference(folder: Path, tmp_path: Pa
     assert read_compact(out / f"run{SUFFIX}").network != digest
 
 
+def test_other_evidence_is_said_and_is_no_difference(held: Run) -> None:
+    """Records from before it was kept have none."""
+    (first, *rest) = held.verifications
+    answers = tuple(replace(a, evidence="the prover's word") for a in first.answers)
+    sure = tuple(replace(a, evidence="confirmed by the checker") for a in first.answers)
+    old, new = (
+        replace(held, verifications=(replace(first, answers=found), *rest))
+        for found in (answers, sure)
+    )
+    count = len(answers)
+    assert list(differences(held, new)) == [] == list(differences(old, new))
+    assert list(remarks(held, new)) == [
+        f"what verdicts rest on: {count} confirmed by the checker now, of the record not said"
+    ]
+    assert list(remarks(old, new)) == [
+        f"what verdicts rest on: {count} confirmed by the checker now, of the record {count} the "
+        "prover's word"
+    ]
+    assert list(remarks(new, new)) == []
+
+
 # --- what is given to the commands ---
 
 
