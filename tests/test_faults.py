@@ -386,7 +386,7 @@ def test_a_killed_worker_takes_one_query_with_it(monkeypatch: pytest.MonkeyPatch
     found = dict(decide_all(problem, range(20), workers=Workers("local", 2)))
     assert sorted(found) == list(range(20))
     assert found[18].status is Status.UNKNOWN and found[18].reason is Reason.MEMORY
-    assert "died" in found[18].notes[0]
+    assert "died" in found[18].detail
     assert all(found[i].status is Status.VERIFIED for i in range(20) if i != 18)
 
 
