@@ -199,7 +199,7 @@ def table(points: Sequence[Point]) -> str:
         cells = (
             point.kind,
             runs[0].setting,
-            f"{statistics.mean(run.weight for run in runs):.2g}",
+            f"{statistics.mean(run.weight for run in runs):.3g}",
             ", ".join(str(run.seed) for run in runs),
             mean([run.pacc for run in runs]),
             papers(point),
