@@ -236,18 +236,19 @@ def draw(
     task: tuple[str, str], points: Sequence[Point], paper: Sequence[dict[str, Any]], path: Path
 ) -> None:
     """Settings that can be compared, their seeds behind them, the step of each kind's own front,
-    and the paper's rows."""
+    and the paper's rows. What fell to one answer would squeeze the others: it is in the table."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(6.0, 3.6), dpi=150, layout="constrained")
     FigureCanvasAgg(figure)
     panel = figure.subplots()
+    least = max(point.pacc for point in points) / 2
     theirs = [row for row in paper if (row["constraint"], row["dataset"]) == task]
     panel.scatter([row["PAcc"][0] for row in theirs], [row["CSat"][0] for row in theirs], s=22,
                   facecolors="none", edgecolors="#999999", label="paper, every logic")  # fmt: skip
     for kind, colour in KINDS.items():
-        own = [p for p in points if p.kind == kind and p.published is not None]
+        own = [p for p in points if p.kind == kind and p.published is not None and p.pacc > least]
         if not own:
             continue
         front = sorted((p for p in own if not any(o.beats(p) for o in own)), key=lambda p: p.pacc)
